@@ -21,13 +21,14 @@ import re
 import sqlite3
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from queuert.errors import QueuertError
+from queuert.model import Job
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 11):
@@ -37,7 +38,17 @@ if TYPE_CHECKING:
 
 DIALECTS: Final = ("sqlite", "postgres")
 TABLES: Final = ("job", "job_blocker", "job_key", "job_attempt", "job_event", "singleton", "migration")
-DIRECTIONS: Final = {"asc": {"direction": "ASC", "beyond": ">"}, "desc": {"direction": "DESC", "beyond": "<"}}
+JOB_COLUMNS: Final = tuple(column.name for column in fields(Job))
+# A chain is read through its first job, `r`, and its tail, `t`.
+CHAIN_COLUMNS: Final = (
+    *("r.id", "r.type_name", "t.status", "r.input", "t.output", "r.created_at", "t.completed_at"),
+    *("t.id", "t.type_name", "t.error_code"),
+)
+# `edge` stands beyond every time, where a listing begins: as a timestamptz, and as text beside ISO times.
+DIRECTIONS: Final = {
+    "asc": {"direction": "ASC", "beyond": ">", "edge": "'-infinity'"},
+    "desc": {"direction": "DESC", "beyond": "<", "edge": "'infinity'"},
+}
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"(?:character varying|[A-Za-z_][A-Za-z0-9_]*)(?:\(\d+\))?")
@@ -115,6 +126,10 @@ class Names:
             "id_default": f" DEFAULT ({self.id_default})" if self.id_default else "",
             "prefix": self.prefix,
             "schema": self.schema,
+            "now": "statement_timestamp()" if postgres else "(strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z')",
+            "job_columns": ", ".join(JOB_COLUMNS),
+            "j_columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
+            "chain_columns": ", ".join(CHAIN_COLUMNS),
         }
 
 
@@ -158,7 +173,7 @@ class _Block:
     @property
     def variants(self) -> dict[str, dict[str, str]]:
         """The queries it becomes, one or one for each direction, with the tokens of each."""
-        if any(re.search(r"\{(direction|beyond)\}", part) for part in self.parts):
+        if any(DIRECTIONS["asc"].keys() & set(_TOKEN.findall(part)) for part in self.parts):
             return {f"{self.name}_{suffix}": tokens for suffix, tokens in DIRECTIONS.items()}
         return {self.name: {}}
 

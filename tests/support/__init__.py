@@ -1,0 +1,5 @@
+"""What tests share."""
+
+from support.waiting import eventually
+
+__all__ = ["eventually"]
