@@ -1,0 +1,94 @@
+"""Job ids: what they look like, how new ones are made, which are accepted.
+
+By default UUIDs of version 7, made here: they grow with time, so that inserts append to the index instead of scattering
+over it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from queuert.errors import InvalidJobIdError
+
+_lock = threading.Lock()
+_last = 0
+
+_INTEGER_TYPES = {"bigint", "integer", "int", "int4", "int8", "smallint", "bigserial", "serial"}
+
+
+def uuid7() -> str:
+    """A new UUID of version 7, greater than every one this process made before."""
+    global _last
+    stamp = time.time_ns()
+    # 48 bits of milliseconds, then 12 bits of the millisecond's fraction, so that ids made in one millisecond sort too.
+    ticks = (stamp // 1_000_000) << 12 | (stamp % 1_000_000) * 4096 // 1_000_000
+    with _lock:
+        ticks = _last = max(ticks, _last + 1)
+    tail = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
+    text = f"{ticks >> 12:012x}7{ticks & 0xFFF:03x}{tail:016x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class Ids:
+    """Makes and checks the ids of one app; to users they are always strings."""
+
+    def __init__(
+        self,
+        id_type: str | None = None,
+        generate: Callable[[], Any] | None = None,
+        validate: Callable[[str], bool] | None = None,
+    ) -> None:
+        for name, function in (("generate_id", generate), ("validate_id", validate)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be callable.")
+        self._kind = (id_type or "uuid").lower()
+        self._generate = generate
+        self._validate = validate
+        if self._kind in _INTEGER_TYPES and generate is None:
+            raise ValueError(f"id_type={id_type!r} needs generate_id=, since only UUIDs and text ids are made by default.")
+
+    def new(self) -> str:
+        if self._generate is None:
+            return uuid7()
+        return self.check(self._generate())
+
+    def check(self, value: object) -> str:
+        """The id in its canonical spelling."""
+        if self._kind == "uuid":
+            text = _uuid(value)
+        elif self._kind in _INTEGER_TYPES:
+            if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,18}", str(value)):
+                raise InvalidJobIdError(value, "a whole number")
+            text = str(int(str(value)))
+        else:
+            if isinstance(value, uuid.UUID):
+                value = str(value)
+            if not isinstance(value, str) or not value or len(value) > 255 or not value.isprintable():
+                raise InvalidJobIdError(value, "1 to 255 printable characters")
+            text = value
+        if self._validate is not None and not self._validate(text):
+            raise InvalidJobIdError(value, "what validate_id accepts")
+        return text
+
+
+def _uuid(value: object) -> str:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, str):
+        # The common case costs one match; other spellings take the slow road.
+        if _CANONICAL.fullmatch(value):
+            return value
+        try:
+            return str(uuid.UUID(value))
+        except ValueError:
+            pass
+    raise InvalidJobIdError(value)
+
+
+_CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

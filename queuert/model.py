@@ -1,0 +1,138 @@
+"""The records that users read: frozen, compared by value, times in UTC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Status(str, Enum):
+    """The state of a job; a chain's state is that of its tail."""
+
+    BLOCKED = "blocked"
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def closed(self) -> bool:
+        return self in CLOSED
+
+
+CLOSED: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+OPEN: Final = frozenset({Status.BLOCKED, Status.PENDING, Status.RUNNING})
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work, with every column of its row."""
+
+    id: str
+    type_name: str
+    chain_id: str
+    chain_type_name: str
+    chain_index: int
+    input: Any
+    output: Any
+    status: Status
+    priority: int
+    created_at: datetime
+    scheduled_at: datetime
+    completed_at: datetime | None
+    completed_by: str | None
+    attempt: int
+    max_attempts: int | None
+    attempts_forgiven: int
+    last_attempt_at: datetime | None
+    last_attempt_error: str | None
+    error_code: str | None
+    leased_by: str | None
+    leased_until: datetime | None
+    lease_token: int | None
+    heartbeat_at: datetime | None
+    deduplication_key: str | None
+    continued_to: str | None
+    chain_created_at: datetime
+    open_blockers: int
+    blocker_count: int
+    suspect: bool
+    chain_trace_context: str | None
+    trace_context: str | None
+
+    @property
+    def attempts_used(self) -> int:
+        return self.attempt - self.attempts_forgiven
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A job and its continuations, read through its first job and its tail."""
+
+    id: str
+    type_name: str
+    status: Status
+    input: Any
+    output: Any
+    created_at: datetime
+    completed_at: datetime | None
+    tail_id: str
+    tail_type_name: str
+    error_code: str | None = None
+    deduplicated: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One finished try of one job by one worker."""
+
+    job_id: str
+    attempt: int
+    worker_id: str | None
+    claimed_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime
+    outcome: str
+    error_code: str | None
+    error_detail: str | None
+    retry_at: datetime | None
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    """One thing that happened to a job."""
+
+    event: str
+    at: datetime
+    actor: str | None
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """One page of a listing; `next_cursor` is None on the last."""
+
+    items: list[T]
+    next_cursor: str | None
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True)
+class MigrationStatus:
+    """Which migrations the database has, and which it lacks."""
+
+    applied: list[str]
+    pending: list[str]

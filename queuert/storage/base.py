@@ -1,0 +1,122 @@
+"""What the repository needs from a database: sessions to run named queries in, and the ways to open one.
+
+A *session* is one connection inside one transaction. A *database* opens sessions. Nothing here knows about jobs.
+
+Which way to open a session:
+
+- `read()`: the library's own connection, for reading. It never sees uncommitted work of others.
+- `run(work)`: the library's own short write transaction. `work(session)` may be called again after a deadlock, a busy
+  database or a lost connection, so it must do nothing but queries.
+- `block()`: a transaction that user code gets the raw connection of. Never retried.
+- `join(conn)`: the user's own connection in the user's own transaction. Commit and rollback stay the user's.
+
+Inside a `block()`, opening another of the first three on the same thread would wait for itself or miss the block's own
+writes; it raises TransactionRequiredError at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeVar
+
+from queuert.errors import TransactionRequiredError
+from queuert.hooks import Hooks
+from queuert.storage.sqlfiles import Query
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Params = Mapping[str, object]
+
+
+class Session(Protocol):
+    """A connection in a transaction, on which named queries run."""
+
+    dialect: str
+    raw: Any
+    """The driver's connection: `sqlite3.Connection` or `psycopg.Connection`."""
+    hooks: Hooks | None
+    """Effects that wait for the commit; None on a user's connection without `app.hooks()`: nobody tells us of its commit."""
+
+    def run(self, query: Query, params: Params) -> list[Row]:
+        """Run a query; the rows of its last statement. Errors of the driver pass through untranslated."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Undo what happened inside on an exception, and leave the transaction usable."""
+
+    def pipeline(self) -> AbstractContextManager[None]:
+        """Send what is run inside without waiting for each answer, where the driver can; results inside still come back."""
+
+
+class Database(ABC):
+    """Opens sessions on one database."""
+
+    dialect: str
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    @abstractmethod
+    def read(self) -> AbstractContextManager[Session]:
+        """A session for reading on a connection of ours."""
+
+    @abstractmethod
+    def run(
+        self,
+        work: Callable[[Session], T],
+        *,
+        recover: Callable[[Session], T | None] | None = None,
+        single: bool = False,
+    ) -> T:
+        """Run `work` in a write transaction of our own and commit it, then flush the session's hooks.
+
+        Deadlocks, serialization failures, a busy database and lost connections are retried a few times. When the answer to
+        COMMIT was lost, `recover(session)` looks in a new transaction whether it had succeeded: a value is returned as the
+        result, None means that it had not and `work` runs again. `single` promises that `work` runs one statement, which
+        then needs no BEGIN and COMMIT of its own where the driver commits single statements by itself.
+        """
+
+    @abstractmethod
+    def block(self) -> AbstractContextManager[Session]:
+        """A transaction for user code; commits on a clean exit and then flushes the session's hooks."""
+
+    @abstractmethod
+    def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> Session:
+        """A session on the user's own connection. Raises TransactionRequiredError if it is in autocommit with nothing open,
+        unless only `reading`."""
+
+    @abstractmethod
+    def configure(self, conn: Any) -> None:
+        """Set on a user's connection what the library needs."""
+
+    @abstractmethod
+    def is_transient(self, error: BaseException) -> bool:
+        """Whether trying again later can help: the database is busy, down, or chose this transaction as a deadlock's victim."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every connection that is ours; idempotent. A later call opens new ones."""
+
+    # Which thread is inside a block.
+
+    @property
+    def in_block(self) -> bool:
+        return bool(getattr(self._thread, "blocks", 0))
+
+    @contextmanager
+    def _inside_block(self) -> Iterator[None]:
+        """Marks this thread as inside a block."""
+        self._thread.blocks = getattr(self._thread, "blocks", 0) + 1
+        try:
+            yield
+        finally:
+            self._thread.blocks -= 1
+
+    def _refuse_inside_block(self) -> None:
+        if self.in_block:
+            raise TransactionRequiredError(
+                "A transaction of this app is open on this thread: pass its connection as conn=, or this call would wait "
+                "for itself or miss what the transaction wrote."
+            )

@@ -1,0 +1,302 @@
+-- name: get_jobs
+-- params: ids
+-- Jobs by id.
+SELECT {j_columns}
+FROM json_array_elements_text(:ids::json) AS i (id)
+JOIN {job} j ON j.id = i.id::{id_type};
+
+-- name: get_chains
+-- params: ids
+-- Chains by id, each read through its first job and its tail.
+SELECT {chain_columns}
+FROM json_array_elements_text(:ids::json) AS i (id)
+JOIN {job} r ON r.id = i.id::{id_type} AND r.chain_id = r.id
+JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1);
+
+-- name: lock_jobs
+-- params: ids
+-- Lock jobs in id order, waiting for whoever holds them.
+SELECT j.id
+FROM {job} j
+WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+ORDER BY j.id
+FOR NO KEY UPDATE;
+
+-- name: get_tails
+-- params: ids
+-- The tails of chains.
+SELECT {j_columns}
+FROM json_array_elements_text(:ids::json) AS i (id)
+JOIN {job} r ON r.id = i.id::{id_type} AND r.chain_id = r.id
+JOIN {job} j ON j.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1);
+
+-- name: get_blockers
+-- params: ids
+-- The chains that jobs were given as blockers, in the order given.
+SELECT b.job_id, {chain_columns}
+FROM json_array_elements_text(:ids::json) AS i (id)
+JOIN {job_blocker} b ON b.job_id = i.id::{id_type}
+JOIN {job} r ON r.id = b.blocked_by_chain_id
+JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1)
+ORDER BY b.job_id, b.index;
+
+-- name: waiting_chains
+-- params: ids
+-- The chains whose tails are blocked by these chains, directly or through others.
+WITH RECURSIVE reached (chain_id) AS (
+    SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)
+    UNION
+    SELECT j.chain_id
+    FROM reached r
+    JOIN {job_blocker} b ON b.blocked_by_chain_id = r.chain_id
+    JOIN {job} j ON j.id = b.job_id
+    WHERE j.status = 'blocked'
+)
+SELECT chain_id FROM reached;
+
+-- name: blocker_chains
+-- params: ids
+-- These chains and all that their jobs were ever given as blockers, directly or through others.
+WITH RECURSIVE reached (chain_id) AS (
+    SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)
+    UNION
+    SELECT b.blocked_by_chain_id
+    FROM reached r
+    JOIN {job} j ON j.chain_id = r.chain_id
+    JOIN {job_blocker} b ON b.job_id = j.id
+)
+SELECT chain_id FROM reached;
+
+-- name: connected_chains
+-- params: ids
+-- All chains linked to these by blockers, in either direction, themselves included.
+WITH RECURSIVE reached (chain_id) AS (
+    SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)
+    UNION
+    SELECT linked.chain_id
+    FROM reached r
+    CROSS JOIN LATERAL (
+        SELECT b.blocked_by_chain_id AS chain_id
+        FROM {job} j
+        JOIN {job_blocker} b ON b.job_id = j.id
+        WHERE j.chain_id = r.chain_id
+        UNION ALL
+        SELECT j.chain_id
+        FROM {job_blocker} b
+        JOIN {job} j ON j.id = b.job_id
+        WHERE b.blocked_by_chain_id = r.chain_id
+    ) linked
+)
+SELECT chain_id FROM reached;
+
+-- name: cancel_tails
+-- params: ids, actor
+-- Cancel open tails; a running one ends its attempt as cancelled.
+WITH old AS MATERIALIZED (
+    SELECT j.id, j.status, j.attempt, j.leased_by, j.last_attempt_at
+    FROM {job} j
+    WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+      AND j.status IN ('blocked', 'pending', 'running')
+    ORDER BY j.id
+    FOR NO KEY UPDATE
+),
+cancelled AS (
+    UPDATE {job} j
+    SET status = 'cancelled',
+        completed_at = {now},
+        leased_by = NULL,
+        leased_until = NULL,
+        lease_token = NULL,
+        suspect = false
+    FROM old
+    WHERE j.id = old.id
+    RETURNING j.id, j.chain_id
+),
+attempt AS (
+    INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, finished_at, outcome)
+    SELECT old.id, old.attempt, old.leased_by, old.last_attempt_at, {now}, 'cancelled'
+    FROM old
+    WHERE old.status = 'running'
+),
+event AS (
+    INSERT INTO {job_event} (job_id, event, actor)
+    SELECT old.id, 'CANCELLED', :actor FROM old
+)
+SELECT cancelled.id, cancelled.chain_id FROM cancelled;
+
+-- name: retry_tails
+-- params: ids, actor
+-- Give failed or cancelled tails fresh attempts; those with open blockers go back to waiting for them.
+WITH old AS MATERIALIZED (
+    SELECT j.id
+    FROM {job} j
+    WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+      AND j.status IN ('failed', 'cancelled')
+    ORDER BY j.id
+    FOR NO KEY UPDATE
+),
+retried AS (
+    UPDATE {job} j
+    SET status = CASE WHEN j.open_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+        completed_at = NULL,
+        scheduled_at = greatest(j.scheduled_at, {now}),
+        attempts_forgiven = j.attempt,
+        suspect = false
+    FROM old
+    WHERE j.id = old.id
+    RETURNING j.id, j.type_name, j.status
+),
+event AS (
+    INSERT INTO {job_event} (job_id, event, actor)
+    SELECT retried.id, 'RETRIED', :actor FROM retried
+)
+SELECT retried.id, retried.type_name, retried.status FROM retried;
+
+-- name: missing_blockers
+-- params: ids
+-- Which of these jobs had a blocker that has been deleted.
+SELECT j.id
+FROM {job} j
+WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+  AND j.blocker_count > (SELECT count(*) FROM {job_blocker} b WHERE b.job_id = j.id);
+
+-- name: trigger_jobs
+-- params: ids, actor
+-- Make pending jobs due now.
+WITH triggered AS (
+    UPDATE {job} j
+    SET scheduled_at = least(j.scheduled_at, {now})
+    WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+      AND j.status = 'pending'
+    RETURNING j.id, j.type_name
+),
+event AS (
+    INSERT INTO {job_event} (job_id, event, actor)
+    SELECT triggered.id, 'TRIGGERED', :actor FROM triggered
+)
+SELECT triggered.id, triggered.type_name FROM triggered;
+
+-- name: add_events
+-- params: items
+-- Note acts that no other table tells of.
+INSERT INTO {job_event} (job_id, event, actor, detail)
+SELECT i.job_id, i.event, i.actor, i.detail::jsonb
+FROM json_to_recordset(:items::json) AS i (job_id {id_type}, event text, actor text, detail text);
+
+-- name: lock_chains
+-- params: ids
+-- Lock every job of these chains in id order.
+SELECT j.id, j.chain_id
+FROM {job} j
+WHERE j.chain_id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+ORDER BY j.id
+FOR UPDATE;
+
+-- name: blocker_references
+-- params: ids
+-- Jobs outside these chains that still wait for one of them.
+SELECT b.job_id, j.chain_id, b.blocked_by_chain_id
+FROM json_array_elements_text(:ids::json) AS i (id)
+JOIN {job_blocker} b ON b.blocked_by_chain_id = i.id::{id_type}
+JOIN {job} j ON j.id = b.job_id
+WHERE j.status NOT IN ('completed', 'cancelled')
+  AND j.chain_id NOT IN (SELECT o.id::{id_type} FROM json_array_elements_text(:ids::json) AS o (id))
+ORDER BY b.job_id, b.index;
+
+-- name: delete_references
+-- params: ids
+-- Forget that these chains were blockers.
+DELETE FROM {job_blocker} b
+WHERE b.blocked_by_chain_id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id));
+
+-- name: delete_chains
+-- params: ids
+-- Delete every job of these chains; their attempts, events and blocker rows go with them.
+DELETE FROM {job} j
+WHERE j.chain_id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+RETURNING j.chain_id, j.chain_type_name, j.deduplication_key;
+
+-- name: delete_unused_keys
+-- params: items
+-- Drop deduplication keys that no chain carries any more.
+DELETE FROM {job_key} k
+USING json_to_recordset(:items::json) AS i (type_name text, key text)
+WHERE k.chain_type_name = i.type_name
+  AND k.deduplication_key = i.key
+  AND NOT EXISTS (
+      SELECT 1
+      FROM {job} t
+      WHERE t.chain_type_name = k.chain_type_name
+        AND t.deduplication_key = k.deduplication_key
+        AND t.continued_to IS NULL
+  );
+
+-- name: expired_chains
+-- params: type_name, status, age, after_at, after_id, limit
+-- Chains of a type that closed longer ago than an age, in the order they were created, beyond a point.
+-- A chain closes after it was created, so the index on creation bounds the scan.
+SELECT t.chain_id, t.chain_created_at, t.completed_at < {now} - make_interval(secs => :age)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {job_blocker} b
+        JOIN {job} j ON j.id = b.job_id
+        WHERE b.blocked_by_chain_id = t.chain_id
+          AND j.status NOT IN ('completed', 'cancelled')
+          AND j.chain_id <> t.chain_id
+    )
+FROM {job} t
+WHERE t.continued_to IS NULL
+  AND t.chain_type_name = :type_name
+  AND t.status = :status::{job_status}
+  AND t.chain_created_at < {now} - make_interval(secs => :age)
+  AND (t.chain_created_at, t.chain_id) > (coalesce(:after_at::timestamptz, '-infinity'), :after_id::{id_type})
+ORDER BY t.chain_created_at, t.chain_id
+LIMIT :limit;
+
+-- name: chain_types
+-- params:
+-- The types of all chains, by jumping from one to the next in the index.
+WITH RECURSIVE found (name) AS (
+    (SELECT t.chain_type_name FROM {job} t WHERE t.continued_to IS NULL ORDER BY t.chain_type_name LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT t.chain_type_name
+        FROM {job} t
+        WHERE t.continued_to IS NULL AND t.chain_type_name > found.name
+        ORDER BY t.chain_type_name
+        LIMIT 1
+    )
+    FROM found
+    WHERE found.name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL;
+
+-- name: take_singleton
+-- params: name, owner, lease
+-- Take a task that one process at a time does, if it is due and nobody is at it.
+INSERT INTO {singleton} AS s (name, leased_by, leased_until)
+VALUES (:name, :owner, {now} + make_interval(secs => :lease))
+ON CONFLICT (name) DO UPDATE
+    SET leased_by = excluded.leased_by,
+        leased_until = excluded.leased_until
+    WHERE (s.leased_until IS NULL OR s.leased_until < {now})
+      AND (s.next_run_at IS NULL OR s.next_run_at <= {now})
+RETURNING s.last_run_at, s.next_run_at;
+
+-- name: finish_singleton
+-- params: name, owner, next_at, next_in
+-- Note that the task was done, and when it is due again.
+UPDATE {singleton}
+SET leased_by = NULL,
+    leased_until = NULL,
+    last_run_at = {now},
+    next_run_at = coalesce(:next_at::timestamptz, {now} + make_interval(secs => :next_in::double precision))
+WHERE name = :name AND leased_by = :owner
+RETURNING name;
+
+-- name: list_singletons
+-- params:
+-- The tasks that one process at a time does.
+SELECT s.name, s.leased_by, s.leased_until, s.last_run_at, s.next_run_at
+FROM {singleton} s
+ORDER BY s.name;

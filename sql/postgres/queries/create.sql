@@ -1,0 +1,114 @@
+-- name: insert_chains
+-- params: items, channel
+-- Insert the first jobs of new chains. One with blockers starts as blocked, with all of them counted as open. An id that
+-- exists is left out. With a channel its listeners are told of each type when the transaction commits.
+WITH made AS (
+    INSERT INTO {job} (
+        id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
+        deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    )
+    SELECT
+        i.id, i.type_name, i.id, i.type_name, i.input::jsonb,
+        CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+        i.priority, {now},
+        greatest({now}, coalesce(i.at, {now} + make_interval(secs => i.after))),
+        i.max_attempts, i.key, {now}, i.blockers, i.blockers, i.trace, i.trace
+    FROM json_to_recordset(:items::json) AS i (
+        id {id_type}, type_name text, input text, priority integer, at timestamptz, after double precision,
+        max_attempts integer, key text, blockers integer, trace text
+    )
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, type_name, created_at
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(:channel::text, type.name)
+    FROM (SELECT DISTINCT made.type_name FROM made WHERE :channel::text IS NOT NULL) AS type (name)
+)
+SELECT made.id, made.created_at, (SELECT count(*) FROM told) FROM made;
+
+-- name: touch_keys
+-- params: items
+-- Lock the rows of deduplication keys, in order; whoever comes second waits here for the first one's commit or rollback.
+INSERT INTO {job_key} (chain_type_name, deduplication_key)
+SELECT i.type_name, i.key
+FROM json_to_recordset(:items::json) AS i (type_name text, key text)
+ORDER BY i.type_name, i.key
+ON CONFLICT (chain_type_name, deduplication_key) DO UPDATE
+    SET deduplication_key = excluded.deduplication_key;
+
+-- name: find_duplicates
+-- params: items
+-- For each wanted key the newest chain that stands in its way. Runs after touch_keys, to see what the wait was for.
+SELECT i.n, d.chain_id
+FROM json_to_recordset(:items::json) AS i (
+    n integer, type_name text, key text, scope text, since double precision, exclude json
+)
+CROSS JOIN LATERAL (
+    SELECT t.chain_id
+    FROM {job} t
+    WHERE t.chain_type_name = i.type_name
+      AND t.deduplication_key = i.key
+      AND t.continued_to IS NULL
+      AND (i.scope = 'any' OR t.status IN ('blocked', 'pending', 'running'))
+      AND (i.since IS NULL OR t.chain_created_at > {now} - make_interval(secs => i.since))
+      AND t.chain_id NOT IN (SELECT e.id::{id_type} FROM json_array_elements_text(i.exclude) AS e (id))
+    ORDER BY t.chain_created_at DESC
+    LIMIT 1
+) d;
+
+-- name: insert_blockers
+-- params: items
+-- Note which chains a job waits for. The foreign key locks their first jobs against a close at this very moment.
+INSERT INTO {job_blocker} (job_id, blocked_by_chain_id, index, trace_context)
+SELECT i.job_id, i.chain_id, i.index, i.trace
+FROM json_to_recordset(:items::json) AS i (job_id {id_type}, chain_id {id_type}, index integer, trace text)
+ORDER BY i.chain_id, i.job_id;
+
+-- name: settle_blockers
+-- params: ids
+-- Count the blockers that are still open, after insert_blockers has locked them, and free the jobs that have none.
+-- Above READ COMMITTED the snapshot may be older than a close: locking the tails then raises instead of stranding the job.
+WITH new AS (
+    SELECT n.id::{id_type} AS id FROM json_array_elements_text(:ids::json) AS n (id)
+),
+tail AS (
+    SELECT b.job_id, t.id, t.status
+    FROM new
+    JOIN {job_blocker} b ON b.job_id = new.id
+    CROSS JOIN LATERAL (
+        SELECT t.id, t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1
+    ) t
+),
+guard AS (
+    SELECT t.id
+    FROM {job} t
+    WHERE current_setting('transaction_isolation') <> 'read committed'
+      AND t.id IN (SELECT tail.id FROM tail)
+    FOR SHARE
+),
+count AS (
+    SELECT tail.job_id, count(*) FILTER (WHERE tail.status <> 'completed') AS open
+    FROM tail
+    GROUP BY tail.job_id
+)
+UPDATE {job} j
+SET open_blockers = count.open,
+    status = CASE WHEN count.open > 0 THEN 'blocked' ELSE 'pending' END::{job_status}
+FROM count
+WHERE j.id = count.job_id
+  AND (SELECT count(*) FROM guard) >= 0
+RETURNING j.id, j.type_name, j.status;
+
+-- name: waits_for
+-- params: ids
+-- The chains that these chains wait for, directly or through others, themselves included.
+WITH RECURSIVE reached (chain_id) AS (
+    SELECT n.id::{id_type} FROM json_array_elements_text(:ids::json) AS n (id)
+    UNION
+    SELECT b.blocked_by_chain_id
+    FROM reached r
+    JOIN {job} j ON j.chain_id = r.chain_id
+    JOIN {job_blocker} b ON b.job_id = j.id
+    WHERE j.status = 'blocked'
+)
+SELECT chain_id FROM reached;

@@ -1,0 +1,369 @@
+-- name: claim_jobs
+-- params: worker, token, types, levels, suspect, held, window, limit
+-- Take due jobs for a worker: the highest priority first, then the longest due.
+-- The (type, priority) pairs that have pending jobs are found by jumping from one to the next; each gives a window of
+-- candidates in index order, and only the merged winners are locked. `levels` names known pairs and how far each was
+-- claimed: starting there steps over the dead index entries that a held snapshot keeps at the head. `types` names
+-- the types to look through from the start. Losing a claim in a crash costs a re-run only, so it commits asynchronously.
+WITH RECURSIVE fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+),
+type AS MATERIALIZED (
+    SELECT t.name, t.lease FROM json_to_recordset(:types::json) AS t (name text, lease double precision)
+),
+found (type_name, priority) AS (
+    SELECT type.name, top.priority
+    FROM type
+    CROSS JOIN LATERAL (
+        SELECT j.priority
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = type.name AND j.suspect = :suspect
+        ORDER BY j.priority DESC
+        LIMIT 1
+    ) top
+    UNION ALL
+    SELECT found.type_name, lower.priority
+    FROM found
+    CROSS JOIN LATERAL (
+        SELECT j.priority
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = :suspect
+          AND j.priority < found.priority
+        ORDER BY j.priority DESC
+        LIMIT 1
+    ) lower
+),
+level AS (
+    SELECT found.type_name, found.priority, '-infinity'::timestamptz AS since, type.lease
+    FROM found
+    JOIN type ON type.name = found.type_name
+    UNION ALL
+    SELECT l.type_name, l.priority, l.since, l.lease
+    FROM json_to_recordset(:levels::json) AS l (
+        type_name text, priority integer, since timestamptz, lease double precision
+    )
+),
+candidate AS MATERIALIZED (
+    SELECT c.id, c.priority, c.scheduled_at, level.lease
+    FROM level
+    CROSS JOIN LATERAL (
+        SELECT j.id, j.priority, j.scheduled_at
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = level.type_name AND j.suspect = :suspect
+          AND j.priority = level.priority
+          AND j.scheduled_at >= level.since AND j.scheduled_at <= {now}
+          AND j.id NOT IN (SELECT h.id::{id_type} FROM json_array_elements_text(:held::json) AS h (id))
+        ORDER BY j.scheduled_at
+        LIMIT :window
+    ) c
+    ORDER BY c.priority DESC, c.scheduled_at
+    LIMIT :window
+),
+won AS MATERIALIZED (
+    SELECT j.id, candidate.lease
+    FROM candidate
+    JOIN {job} j ON j.id = candidate.id
+    WHERE j.status = 'pending' AND j.scheduled_at <= {now}
+    ORDER BY candidate.priority DESC, candidate.scheduled_at
+    LIMIT :limit
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+claimed AS (
+    UPDATE {job} j
+    SET status = 'running',
+        attempt = j.attempt + 1,
+        last_attempt_at = {now},
+        leased_by = :worker,
+        lease_token = :token,
+        leased_until = {now} + make_interval(secs => won.lease),
+        heartbeat_at = NULL
+    FROM won
+    WHERE j.id = won.id
+    RETURNING {j_columns}
+)
+SELECT (SELECT count(*) FROM candidate), (SELECT count(*) FROM fast), j.*
+FROM (VALUES (1)) one
+LEFT JOIN claimed j ON true;
+
+-- name: next_due
+-- params: types
+-- Seconds until the earliest pending job of these types is due; no row where there is none.
+WITH RECURSIVE type AS (
+    SELECT t.name FROM json_array_elements_text(:types::json) AS t (name)
+),
+lane AS (
+    SELECT type.name, s.suspect FROM type CROSS JOIN (VALUES (false), (true)) AS s (suspect)
+),
+found (type_name, suspect, priority) AS (
+    SELECT lane.name, lane.suspect, top.priority
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT j.priority
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = lane.name AND j.suspect = lane.suspect
+        ORDER BY j.priority DESC
+        LIMIT 1
+    ) top
+    UNION ALL
+    SELECT found.type_name, found.suspect, lower.priority
+    FROM found
+    CROSS JOIN LATERAL (
+        SELECT j.priority
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+          AND j.priority < found.priority
+        ORDER BY j.priority DESC
+        LIMIT 1
+    ) lower
+)
+SELECT extract(epoch FROM first.scheduled_at - {now})::double precision
+FROM found
+CROSS JOIN LATERAL (
+    SELECT j.scheduled_at
+    FROM {job} j
+    WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+      AND j.priority = found.priority
+    ORDER BY j.scheduled_at
+    LIMIT 1
+) first
+ORDER BY first.scheduled_at
+LIMIT 1;
+
+-- name: renew_leases
+-- params: worker, items
+-- Extend the leases this worker still holds; a row that is locked or no longer its own is not returned.
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+),
+item AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint, lease double precision)
+),
+held AS MATERIALIZED (
+    SELECT j.id, item.lease
+    FROM item
+    JOIN {job} j ON j.id = item.id
+    WHERE j.status = 'running' AND j.leased_by = :worker AND j.lease_token = item.token
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+UPDATE {job} j
+SET leased_until = {now} + make_interval(secs => held.lease),
+    heartbeat_at = {now}
+FROM held
+WHERE j.id = held.id AND (SELECT count(*) FROM fast) > 0
+RETURNING j.id;
+
+-- name: lease_states
+-- params: ids
+-- Who holds these jobs now, and in what state they are.
+SELECT j.id, j.status, j.leased_by, j.lease_token
+FROM json_array_elements_text(:ids::json) AS i (id)
+JOIN {job} j ON j.id = i.id::{id_type};
+
+-- name: lock_closing
+-- params: ids
+-- Lock jobs that are about to close a chain, and the first jobs of those chains, in id order. Whoever is naming such a
+-- chain as a blocker at this moment is waited for; the next statement sees the outcome.
+SELECT j.id
+FROM {job} j
+WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+ORDER BY j.id
+FOR UPDATE;
+
+-- name: lock_closing_now
+-- params: ids
+-- The same without waiting: what somebody else has locked is left out.
+SELECT j.id
+FROM {job} j
+WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+ORDER BY j.id
+FOR UPDATE SKIP LOCKED;
+
+-- name: complete_jobs
+-- params: worker, items
+-- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
+-- for it. Without a token it is completed from outside, by whoever has locked it.
+WITH item AS MATERIALIZED (
+    SELECT *
+    FROM json_to_recordset(:items::json) AS i (
+        id {id_type}, token bigint, output text, outcome text, holder text, waited double precision,
+        next_id {id_type}, next_type text, next_input text, next_priority integer, next_at timestamptz,
+        next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text
+    )
+),
+done AS (
+    UPDATE {job} j
+    SET status = 'completed',
+        output = item.output::jsonb,
+        completed_at = {now},
+        completed_by = :worker,
+        leased_by = NULL,
+        leased_until = NULL,
+        last_attempt_error = NULL,
+        error_code = NULL,
+        suspect = false,
+        continued_to = item.next_id
+    FROM item
+    WHERE j.id = item.id
+      AND (
+          (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = item.token)
+          OR (item.token IS NULL AND j.status IN ('pending', 'running'))
+      )
+    RETURNING
+        j.id, j.chain_id, j.chain_type_name, j.chain_index, j.chain_created_at, j.chain_trace_context,
+        j.deduplication_key, j.priority, j.attempt, j.last_attempt_at, j.completed_at,
+        item.outcome, item.holder, item.waited, item.next_id, item.next_type, item.next_input, item.next_priority, item.next_at,
+        item.next_after, item.next_max_attempts, item.next_blockers, item.next_trace
+),
+attempt AS (
+    INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+    SELECT
+        done.id, done.attempt, coalesce(:worker::text, done.holder), done.last_attempt_at,
+        done.last_attempt_at + make_interval(secs => done.waited), done.completed_at, done.outcome
+    FROM done
+    WHERE done.outcome IS NOT NULL
+),
+next AS (
+    INSERT INTO {job} (
+        id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
+        max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    )
+    SELECT
+        done.next_id, done.next_type, done.chain_id, done.chain_type_name, done.chain_index + 1, done.next_input::jsonb,
+        CASE WHEN done.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+        coalesce(done.next_priority, done.priority), {now},
+        greatest({now}, coalesce(done.next_at, {now} + make_interval(secs => done.next_after))),
+        done.next_max_attempts, done.deduplication_key, done.chain_created_at, done.next_blockers, done.next_blockers,
+        done.chain_trace_context, done.next_trace
+    FROM done
+    WHERE done.next_id IS NOT NULL
+)
+SELECT done.id, done.chain_id, done.next_id, done.completed_at FROM done;
+
+-- name: release_dependants
+-- params: chain_ids
+-- Chains have completed: count them down in the jobs that wait for them, and free the jobs that wait for nothing more.
+WITH waiting AS MATERIALIZED (
+    SELECT b.job_id, count(*) AS n
+    FROM {job_blocker} b
+    WHERE b.blocked_by_chain_id IN (SELECT c.id::{id_type} FROM json_array_elements_text(:chain_ids::json) AS c (id))
+    GROUP BY b.job_id
+),
+locked AS MATERIALIZED (
+    SELECT j.id
+    FROM {job} j
+    WHERE j.id IN (SELECT waiting.job_id FROM waiting)
+    ORDER BY j.id
+    FOR NO KEY UPDATE
+),
+counted AS (
+    UPDATE {job} j
+    SET open_blockers = j.open_blockers - waiting.n,
+        status = CASE WHEN j.status = 'blocked' AND j.open_blockers <= waiting.n THEN 'pending' ELSE j.status END,
+        scheduled_at = CASE
+            WHEN j.status = 'blocked' AND j.open_blockers <= waiting.n THEN greatest(j.scheduled_at, {now})
+            ELSE j.scheduled_at
+        END
+    FROM waiting
+    JOIN locked ON locked.id = waiting.job_id
+    WHERE j.id = waiting.job_id
+    RETURNING j.id, j.type_name, j.status
+),
+event AS (
+    INSERT INTO {job_event} (job_id, event)
+    SELECT counted.id, 'UNBLOCKED' FROM counted WHERE counted.status = 'pending'
+)
+SELECT counted.id, counted.type_name FROM counted WHERE counted.status = 'pending';
+
+-- name: end_attempts
+-- params: items
+-- End attempts that did not complete: back to pending, or failed for good. Only where the lease is still the one named.
+WITH item AS MATERIALIZED (
+    SELECT *
+    FROM json_to_recordset(:items::json) AS i (
+        id {id_type}, worker text, token bigint, status text, outcome text, code text, detail text, error text,
+        at timestamptz, after double precision, forgive integer, waited double precision
+    )
+),
+locked AS MATERIALIZED (
+    SELECT j.id
+    FROM item
+    JOIN {job} j ON j.id = item.id
+    WHERE j.status = 'running' AND j.leased_by = item.worker AND j.lease_token = item.token
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j
+),
+ended AS (
+    UPDATE {job} j
+    SET status = item.status::{job_status},
+        scheduled_at = CASE
+            WHEN item.status = 'pending'
+                THEN greatest({now}, coalesce(item.at, {now} + make_interval(secs => item.after)))
+            ELSE j.scheduled_at
+        END,
+        completed_at = CASE WHEN item.status = 'failed' THEN {now} END,
+        attempts_forgiven = j.attempts_forgiven + item.forgive,
+        leased_by = NULL,
+        leased_until = NULL,
+        lease_token = NULL,
+        error_code = item.code,
+        last_attempt_error = item.error,
+        suspect = (item.status = 'pending' AND item.outcome = 'lost')
+    FROM item
+    JOIN locked ON locked.id = item.id
+    WHERE j.id = item.id AND j.status = 'running' AND j.leased_by = item.worker AND j.lease_token = item.token
+    RETURNING
+        j.id, j.chain_id, j.type_name, j.status, j.scheduled_at, j.attempt, j.last_attempt_at,
+        item.worker, item.outcome, item.code, item.detail, item.waited
+),
+attempt AS (
+    INSERT INTO {job_attempt} (
+        job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome, error_code, error_detail, retry_at
+    )
+    SELECT
+        ended.id, ended.attempt, ended.worker, ended.last_attempt_at,
+        ended.last_attempt_at + make_interval(secs => ended.waited), {now}, ended.outcome, ended.code, ended.detail,
+        CASE WHEN ended.status = 'pending' THEN ended.scheduled_at END
+    FROM ended
+)
+SELECT ended.id, ended.chain_id, ended.type_name, ended.status, ended.scheduled_at FROM ended;
+
+-- name: release_claims
+-- params: worker, items
+-- Give back jobs that were claimed and not started; the attempt is taken back too.
+WITH item AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint)
+),
+locked AS MATERIALIZED (
+    SELECT j.id
+    FROM item
+    JOIN {job} j ON j.id = item.id
+    WHERE j.status = 'running' AND j.leased_by = :worker AND j.lease_token = item.token
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j
+)
+UPDATE {job} j
+SET status = 'pending',
+    attempt = j.attempt - 1,
+    last_attempt_at = CASE WHEN j.attempt > 1 THEN j.last_attempt_at END,
+    leased_by = NULL,
+    leased_until = NULL,
+    lease_token = NULL
+FROM locked
+WHERE j.id = locked.id
+RETURNING j.id, j.type_name;
+
+-- name: clock
+-- params:
+-- The database's clock.
+SELECT {now};
+
+-- name: lock_expired
+-- params: before, limit
+-- Leases that had ended by a time, oldest first. One whose row is locked is being renewed or completed: left alone.
+SELECT {j_columns}
+FROM {job} j
+WHERE j.status = 'running' AND j.leased_until < :before::timestamptz
+ORDER BY j.leased_until
+LIMIT :limit
+FOR NO KEY UPDATE SKIP LOCKED;

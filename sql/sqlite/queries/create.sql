@@ -1,0 +1,110 @@
+-- name: insert_chains
+-- params: items, channel
+-- Insert the first jobs of new chains. One with blockers starts as blocked, with all of them counted as open. An id that
+-- exists is left out.
+INSERT INTO {job} (
+    id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
+    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+)
+SELECT
+    i.id, i.type_name, i.id, i.type_name, i.input,
+    CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END,
+    i.priority, {now},
+    max({now}, coalesce(i.at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', i.after)) || '000Z', {now})),
+    i.max_attempts, i.key, {now}, i.blockers, i.blockers, i.trace, i.trace
+FROM (
+    SELECT
+        json_extract(value, '$.id') AS id,
+        json_extract(value, '$.type_name') AS type_name,
+        json_extract(value, '$.input') AS input,
+        json_extract(value, '$.priority') AS priority,
+        json_extract(value, '$.at') AS at,
+        json_extract(value, '$.after') AS after,
+        json_extract(value, '$.max_attempts') AS max_attempts,
+        json_extract(value, '$.key') AS key,
+        json_extract(value, '$.blockers') AS blockers,
+        json_extract(value, '$.trace') AS trace
+    FROM json_each(:items)
+) i
+WHERE :channel IS NULL OR true
+ON CONFLICT (id) DO NOTHING
+RETURNING id, created_at;
+
+-- name: touch_keys
+-- params: items
+-- Take the write lock and note the deduplication keys, so that cleanup knows which there are.
+INSERT INTO {job_key} (chain_type_name, deduplication_key)
+SELECT json_extract(value, '$.type_name'), json_extract(value, '$.key')
+FROM json_each(:items)
+WHERE true
+ON CONFLICT (chain_type_name, deduplication_key) DO UPDATE
+    SET deduplication_key = excluded.deduplication_key;
+
+-- name: find_duplicates
+-- params: items
+-- For each wanted key the newest chain that stands in its way.
+SELECT i.n, d.chain_id
+FROM (
+    SELECT
+        json_extract(value, '$.n') AS n,
+        (
+            SELECT t.id
+            FROM {job} t
+            WHERE t.chain_type_name = json_extract(value, '$.type_name')
+              AND t.deduplication_key = json_extract(value, '$.key')
+              AND t.deduplication_key IS NOT NULL
+              AND t.continued_to IS NULL
+              AND (json_extract(value, '$.scope') = 'any' OR t.status IN ('blocked', 'pending', 'running'))
+              AND (
+                  json_extract(value, '$.since') IS NULL
+                  OR t.chain_created_at
+                     > strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('-%.3f seconds', json_extract(value, '$.since'))) || '000Z'
+              )
+              AND t.chain_id NOT IN (SELECT e.value FROM json_each(json_extract(item.value, '$.exclude')) e)
+            ORDER BY t.chain_created_at DESC
+            LIMIT 1
+        ) AS tail_id
+    FROM json_each(:items) item
+) i
+JOIN {job} d ON d.id = i.tail_id;
+
+-- name: insert_blockers
+-- params: items
+-- Note which chains a job waits for.
+INSERT INTO {job_blocker} (job_id, blocked_by_chain_id, "index", trace_context)
+SELECT
+    json_extract(value, '$.job_id'),
+    json_extract(value, '$.chain_id'),
+    json_extract(value, '$.index'),
+    json_extract(value, '$.trace')
+FROM json_each(:items);
+
+-- name: settle_blockers
+-- params: ids
+-- Count the blockers that are still open and free the jobs that have none.
+UPDATE {job}
+SET open_blockers = count.open,
+    status = CASE WHEN count.open > 0 THEN 'blocked' ELSE 'pending' END
+FROM (
+    SELECT b.job_id, count(*) FILTER (WHERE t.status <> 'completed') AS open
+    FROM json_each(:ids) new
+    JOIN {job_blocker} b ON b.job_id = new.value
+    JOIN {job} t
+      ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1)
+    GROUP BY b.job_id
+) count
+WHERE id = count.job_id
+RETURNING id, type_name, status;
+
+-- name: waits_for
+-- params: ids
+-- The chains that these chains wait for, directly or through others, themselves included.
+WITH RECURSIVE reached (chain_id) AS (
+    SELECT value FROM json_each(:ids)
+    UNION
+    SELECT b.blocked_by_chain_id
+    FROM reached r
+    JOIN {job} j ON j.chain_id = r.chain_id AND j.status = 'blocked'
+    JOIN {job_blocker} b ON b.job_id = j.id
+)
+SELECT chain_id FROM reached;

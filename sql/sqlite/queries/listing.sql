@@ -1,0 +1,220 @@
+-- name: job_types
+-- params:
+-- The types of all jobs, by jumping from one to the next in the index.
+WITH RECURSIVE found (name) AS (
+    SELECT min(j.type_name) FROM {job} j
+    UNION ALL
+    SELECT (SELECT min(j.type_name) FROM {job} j WHERE j.type_name > found.name)
+    FROM found
+    WHERE found.name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL;
+
+-- name: list_jobs
+-- params: types, chain_types, statuses, since, until, at, id, limit
+-- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
+SELECT {j_columns}
+FROM json_each(:types) type
+CROSS JOIN json_each(:statuses) state
+CROSS JOIN {job} j ON j.rowid IN (
+    SELECT i.rowid
+    FROM {job} i
+    WHERE i.type_name = type.value
+      AND i.status = state.value
+      AND (:chain_types IS NULL OR i.chain_type_name IN (SELECT ct.value FROM json_each(:chain_types) ct))
+      AND i.created_at >= coalesce(:since, '-infinity')
+      AND i.created_at < coalesce(:until, 'infinity')
+      AND (i.created_at, i.id) {beyond} (coalesce(:at, {edge}), :id)
+    ORDER BY i.created_at {direction}, i.id {direction}
+    LIMIT :limit
+)
+ORDER BY j.created_at {direction}, j.id {direction}
+LIMIT :limit;
+
+-- name: list_jobs_named
+-- params: job_ids, chain_ids, types, chain_types, statuses, since, until, at, id, limit
+-- A page of the named jobs, or of the jobs of the named chains, by age.
+SELECT {j_columns}
+FROM {job} j
+WHERE j.id IN (
+        SELECT n.value FROM json_each(:job_ids) n
+        UNION ALL
+        SELECT m.id
+        FROM json_each(:chain_ids) n
+        CROSS JOIN {job} m ON m.chain_id = n.value
+    )
+  AND (:types IS NULL OR j.type_name IN (SELECT n.value FROM json_each(:types) n))
+  AND (:chain_types IS NULL
+       OR j.chain_type_name IN (SELECT n.value FROM json_each(:chain_types) n))
+  AND (:statuses IS NULL
+       OR j.status IN (SELECT n.value FROM json_each(:statuses) n))
+  AND j.created_at >= coalesce(:since, '-infinity')
+  AND j.created_at < coalesce(:until, 'infinity')
+  AND (j.created_at, j.id) {beyond} (coalesce(:at, {edge}), :id)
+ORDER BY j.created_at {direction}, j.id {direction}
+LIMIT :limit;
+
+-- name: list_chains
+-- params: types, statuses, root_only, since, until, at, id, limit
+-- A page of chains by age, through the index on tails: each (type, status) pair gives its first rows in index order.
+SELECT {chain_columns}
+FROM json_each(:types) type
+CROSS JOIN json_each(:statuses) state
+CROSS JOIN {job} t ON t.rowid IN (
+    SELECT i.rowid
+    FROM {job} i
+    WHERE i.continued_to IS NULL
+      AND i.chain_type_name = type.value
+      AND i.status = state.value
+      AND i.chain_created_at >= coalesce(:since, '-infinity')
+      AND i.chain_created_at < coalesce(:until, 'infinity')
+      AND (i.chain_created_at, i.chain_id) {beyond} (coalesce(:at, {edge}), :id)
+      AND NOT (:root_only AND EXISTS (
+          SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = i.chain_id
+      ))
+    ORDER BY i.chain_created_at {direction}, i.chain_id {direction}
+    LIMIT :limit
+)
+CROSS JOIN {job} r ON r.id = t.chain_id
+ORDER BY t.chain_created_at {direction}, t.chain_id {direction}
+LIMIT :limit;
+
+-- name: list_chains_named
+-- params: chain_ids, job_ids, types, statuses, root_only, since, until, at, id, limit
+-- A page of the named chains, or of the chains of the named jobs, by age.
+SELECT {chain_columns}
+FROM {job} r
+JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1)
+WHERE r.id IN (
+        SELECT n.value FROM json_each(:chain_ids) n
+        UNION ALL
+        SELECT m.chain_id
+        FROM json_each(:job_ids) n
+        CROSS JOIN {job} m ON m.id = n.value
+    )
+  AND r.chain_id = r.id
+  AND (:types IS NULL OR r.type_name IN (SELECT n.value FROM json_each(:types) n))
+  AND (:statuses IS NULL
+       OR t.status IN (SELECT n.value FROM json_each(:statuses) n))
+  AND r.created_at >= coalesce(:since, '-infinity')
+  AND r.created_at < coalesce(:until, 'infinity')
+  AND (r.created_at, r.id) {beyond} (coalesce(:at, {edge}), :id)
+  AND NOT (:root_only AND EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = r.id))
+ORDER BY r.created_at {direction}, r.id {direction}
+LIMIT :limit;
+
+-- name: list_chain_jobs
+-- params: chain_id, index, limit
+-- A page of the jobs of a chain, in the order of the chain.
+SELECT {j_columns}
+FROM {job} j
+WHERE j.chain_id = :chain_id
+  AND (:index IS NULL OR j.chain_index {beyond} :index)
+ORDER BY j.chain_index {direction}
+LIMIT :limit;
+
+-- name: list_blocked_jobs
+-- params: chain_id, at, id, limit
+-- A page of the jobs that a chain blocks now, by age.
+SELECT {j_columns}
+FROM {job_blocker} b
+JOIN {job} j ON j.id = b.job_id
+WHERE b.blocked_by_chain_id = :chain_id
+  AND j.status = 'blocked'
+  AND NOT EXISTS (
+      SELECT 1
+      FROM {job} t
+      WHERE t.chain_id = b.blocked_by_chain_id AND t.continued_to IS NULL AND t.status = 'completed'
+  )
+  AND (j.created_at, j.id) {beyond} (coalesce(:at, {edge}), :id)
+ORDER BY j.created_at {direction}, j.id {direction}
+LIMIT :limit;
+
+-- name: list_attempts
+-- params: job_id
+-- The finished attempts of a job, oldest first.
+SELECT
+    a.job_id, a.attempt, a.worker_id, a.claimed_at, a.started_at, a.finished_at, a.outcome, a.error_code, a.error_detail,
+    a.retry_at
+FROM {job_attempt} a
+WHERE a.job_id = :job_id
+ORDER BY a.attempt;
+
+-- name: list_events
+-- params: job_id
+-- What was done to a job, oldest first.
+SELECT e.event, e.at, e.actor, e.detail
+FROM {job_event} e
+WHERE e.job_id = :job_id
+ORDER BY e.id;
+
+-- name: count_jobs
+-- params: types, statuses, limit
+-- How many jobs of each type and status, up to a limit for each.
+SELECT type.value, state.value, (
+    SELECT count(*)
+    FROM (
+        SELECT 1
+        FROM {job} j
+        WHERE j.type_name = type.value AND j.status = state.value
+        LIMIT :limit
+    ) counted
+)
+FROM json_each(:types) type
+CROSS JOIN json_each(:statuses) state;
+
+-- name: count_attempts
+-- params: types, statuses, limit
+-- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status.
+SELECT type.value, j.attempt, count(*)
+FROM json_each(:types) type
+CROSS JOIN json_each(:statuses) state
+CROSS JOIN {job} j ON j.rowid IN (
+    SELECT i.rowid FROM {job} i WHERE i.type_name = type.value AND i.status = state.value LIMIT :limit
+)
+GROUP BY type.value, j.attempt;
+
+-- name: count_errors
+-- params: types, limit
+-- The most frequent error codes that jobs carry now, with an example of each.
+SELECT counted.error_code, count(*), min(counted.id)
+FROM (
+    SELECT j.error_code, j.id
+    FROM {job} j
+    WHERE j.error_code IS NOT NULL
+      AND j.type_name IN (SELECT t.value FROM json_each(:types) t)
+    LIMIT :limit
+) counted
+GROUP BY counted.error_code
+ORDER BY count(*) DESC, counted.error_code;
+
+-- name: count_stranded
+-- params: types, limit
+-- How many jobs are blocked by a chain that failed or was cancelled.
+SELECT count(*)
+FROM (
+    SELECT j.id
+    FROM json_each(:types) type
+    CROSS JOIN {job} j ON j.type_name = type.value AND j.status = 'blocked'
+    WHERE EXISTS (
+        SELECT 1
+        FROM {job_blocker} b
+        JOIN {job} t ON t.id = (
+            SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
+        )
+        WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
+    )
+    LIMIT :limit
+) counted;
+
+-- name: longest_running
+-- params: types, limit
+-- The running jobs that were started first, with how long ago in seconds.
+SELECT
+    j.id, j.type_name, j.leased_by, j.heartbeat_at, j.attempt,
+    (julianday({now}) - julianday(j.last_attempt_at)) * 86400.0
+FROM {job} j
+WHERE j.status = 'running'
+  AND j.type_name IN (SELECT t.value FROM json_each(:types) t)
+ORDER BY j.last_attempt_at
+LIMIT :limit;

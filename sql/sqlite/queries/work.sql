@@ -1,0 +1,349 @@
+-- name: claim_jobs
+-- params: worker, token, types, levels, suspect, held, window, limit
+-- Take due jobs for a worker: the highest priority first, then the longest due.
+-- The (type, priority) pairs that have pending jobs are found by jumping from one to the next, so that future jobs of a high
+-- priority are not walked through to reach due ones of a low. `levels` and `window` matter on PostgreSQL only.
+UPDATE {job}
+SET status = 'running',
+    attempt = attempt + 1,
+    last_attempt_at = {now},
+    leased_by = :worker,
+    lease_token = :token,
+    leased_until = (
+        SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', json_extract(value, '$.lease'))) || '000Z'
+        FROM json_each(:types)
+        WHERE json_extract(value, '$.name') = type_name
+    ),
+    heartbeat_at = NULL
+WHERE id IN (
+    WITH RECURSIVE found (type_name, priority) AS (
+        SELECT
+            json_extract(value, '$.name'),
+            (
+                SELECT j.priority
+                FROM {job} j
+                WHERE j.status = 'pending' AND j.type_name = json_extract(value, '$.name') AND j.suspect = :suspect
+                ORDER BY j.priority DESC
+                LIMIT 1
+            )
+        FROM json_each(:types)
+        UNION ALL
+        SELECT
+            found.type_name,
+            (
+                SELECT j.priority
+                FROM {job} j
+                WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = :suspect
+                  AND j.priority < found.priority
+                ORDER BY j.priority DESC
+                LIMIT 1
+            )
+        FROM found
+        WHERE found.priority IS NOT NULL
+    )
+    SELECT c.id
+    FROM found
+    CROSS JOIN {job} c
+    WHERE found.priority IS NOT NULL
+      AND c.id IN (
+        SELECT j.id
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = :suspect
+          AND j.priority = found.priority AND j.scheduled_at <= {now}
+          AND j.id NOT IN (SELECT value FROM json_each(:held))
+        ORDER BY j.scheduled_at
+        LIMIT :limit
+    )
+      AND :levels IS NOT NULL AND :window IS NOT NULL
+    ORDER BY c.priority DESC, c.scheduled_at
+    LIMIT :limit
+)
+RETURNING :limit, 1, {job_columns};
+
+-- name: next_due
+-- params: types
+-- Seconds until the earliest pending job of these types is due; no row where there is none.
+WITH RECURSIVE found (type_name, suspect, priority) AS (
+    SELECT
+        t.value,
+        s.value,
+        (
+            SELECT j.priority
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = t.value AND j.suspect = s.value
+            ORDER BY j.priority DESC
+            LIMIT 1
+        )
+    FROM json_each(:types) t
+    CROSS JOIN json_each('[0, 1]') s
+    UNION ALL
+    SELECT
+        found.type_name,
+        found.suspect,
+        (
+            SELECT j.priority
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+              AND j.priority < found.priority
+            ORDER BY j.priority DESC
+            LIMIT 1
+        )
+    FROM found
+    WHERE found.priority IS NOT NULL
+)
+SELECT (julianday(first.at) - julianday({now})) * 86400.0
+FROM (
+    SELECT (
+        SELECT j.scheduled_at
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+          AND j.priority = found.priority
+        ORDER BY j.scheduled_at
+        LIMIT 1
+    ) AS at
+    FROM found
+    WHERE found.priority IS NOT NULL
+) first
+WHERE first.at IS NOT NULL
+ORDER BY first.at
+LIMIT 1;
+
+-- name: renew_leases
+-- params: worker, items
+-- Extend the leases this worker still holds; a row that is no longer its own is not returned.
+UPDATE {job}
+SET leased_until = strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', item.lease)) || '000Z',
+    heartbeat_at = {now}
+FROM (
+    SELECT
+        json_extract(value, '$.id') AS job_id,
+        json_extract(value, '$.token') AS token,
+        json_extract(value, '$.lease') AS lease
+    FROM json_each(:items)
+) item
+WHERE id = item.job_id AND status = 'running' AND leased_by = :worker AND lease_token = item.token
+RETURNING id;
+
+-- name: lease_states
+-- params: ids
+-- Who holds these jobs now, and in what state they are.
+SELECT j.id, j.status, j.leased_by, j.lease_token
+FROM json_each(:ids) i
+CROSS JOIN {job} j ON j.id = i.value;
+
+-- name: lock_closing
+-- params: ids
+-- Take the write lock before reading on: a write that changes nothing. One writer at a time needs no row locks.
+UPDATE {job}
+SET attempt = attempt
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING id;
+
+-- name: lock_closing_now
+-- params: ids
+-- The same: nobody else can have locked a row.
+UPDATE {job}
+SET attempt = attempt
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING id;
+
+-- name: complete_jobs
+-- params: worker, items
+-- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
+-- for it. Without a token it is completed from outside. The attempt and the continuation are written before the job changes,
+-- under the same condition: there is one writer, so nothing can come between.
+INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+SELECT
+    j.id, j.attempt, coalesce(:worker, j.leased_by), j.last_attempt_at,
+    strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$.waited'))) || '000Z',
+    {now}, json_extract(i.value, '$.outcome')
+FROM json_each(:items) i
+CROSS JOIN {job} j ON j.id = json_extract(i.value, '$.id')
+WHERE json_extract(i.value, '$.outcome') IS NOT NULL
+  AND (
+      (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = json_extract(i.value, '$.token'))
+      OR (json_extract(i.value, '$.token') IS NULL AND j.status IN ('pending', 'running'))
+  );
+INSERT INTO {job} (
+    id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
+    max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+)
+SELECT
+    i.next_id, i.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, i.next_input,
+    CASE WHEN i.next_blockers > 0 THEN 'blocked' ELSE 'pending' END,
+    coalesce(i.next_priority, j.priority), {now},
+    max(
+        {now},
+        coalesce(
+            i.next_at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', i.next_after)) || '000Z', {now}
+        )
+    ),
+    i.next_max_attempts, j.deduplication_key, j.chain_created_at, i.next_blockers, i.next_blockers,
+    j.chain_trace_context, i.next_trace
+FROM (
+    SELECT
+        json_extract(value, '$.id') AS job_id,
+        json_extract(value, '$.token') AS token,
+        json_extract(value, '$.next_id') AS next_id,
+        json_extract(value, '$.next_type') AS next_type,
+        json_extract(value, '$.next_input') AS next_input,
+        json_extract(value, '$.next_priority') AS next_priority,
+        json_extract(value, '$.next_at') AS next_at,
+        json_extract(value, '$.next_after') AS next_after,
+        json_extract(value, '$.next_max_attempts') AS next_max_attempts,
+        json_extract(value, '$.next_blockers') AS next_blockers,
+        json_extract(value, '$.next_trace') AS next_trace
+    FROM json_each(:items)
+    WHERE json_extract(value, '$.next_id') IS NOT NULL
+) i
+CROSS JOIN {job} j ON j.id = i.job_id
+WHERE (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = i.token)
+   OR (i.token IS NULL AND j.status IN ('pending', 'running'));
+UPDATE {job}
+SET status = 'completed',
+    output = item.output,
+    completed_at = {now},
+    completed_by = :worker,
+    leased_by = NULL,
+    leased_until = NULL,
+    last_attempt_error = NULL,
+    error_code = NULL,
+    suspect = 0,
+    continued_to = item.next_id
+FROM (
+    SELECT
+        json_extract(value, '$.id') AS job_id,
+        json_extract(value, '$.token') AS token,
+        json_extract(value, '$.output') AS output,
+        json_extract(value, '$.next_id') AS next_id
+    FROM json_each(:items)
+) item
+WHERE id = item.job_id
+  AND (
+      (status = 'running' AND leased_by = :worker AND lease_token = item.token)
+      OR (item.token IS NULL AND status IN ('pending', 'running'))
+  )
+RETURNING id, chain_id, continued_to, completed_at;
+
+-- name: release_dependants
+-- params: chain_ids
+-- Chains have completed: count them down in the jobs that wait for them, and free the jobs that wait for nothing more.
+UPDATE {job}
+SET open_blockers = open_blockers - waiting.n,
+    status = CASE WHEN status = 'blocked' AND open_blockers <= waiting.n THEN 'pending' ELSE status END,
+    scheduled_at = CASE
+        WHEN status = 'blocked' AND open_blockers <= waiting.n THEN max(scheduled_at, {now})
+        ELSE scheduled_at
+    END
+FROM (
+    SELECT b.job_id, count(*) AS n
+    FROM json_each(:chain_ids) c
+    CROSS JOIN {job_blocker} b ON b.blocked_by_chain_id = c.value
+    GROUP BY b.job_id
+) waiting
+WHERE id = waiting.job_id
+RETURNING id, type_name, status;
+INSERT INTO {job_event} (job_id, event)
+SELECT json_extract(value, '$[0]'), 'UNBLOCKED'
+FROM json_each(:returned)
+WHERE json_extract(value, '$[2]') = 'pending';
+SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]')
+FROM json_each(:returned)
+WHERE json_extract(value, '$[2]') = 'pending';
+
+-- name: end_attempts
+-- params: items
+-- End attempts that did not complete: back to pending, or failed for good. Only where the lease is still the one named.
+INSERT INTO {job_attempt} (
+    job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome, error_code, error_detail, retry_at
+)
+SELECT
+    j.id, j.attempt, j.leased_by, j.last_attempt_at,
+    strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$.waited'))) || '000Z',
+    {now}, json_extract(i.value, '$.outcome'), json_extract(i.value, '$.code'), json_extract(i.value, '$.detail'),
+    CASE
+        WHEN json_extract(i.value, '$.status') = 'pending' THEN max(
+            {now},
+            coalesce(
+                json_extract(i.value, '$.at'),
+                strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', json_extract(i.value, '$.after'))) || '000Z',
+                {now}
+            )
+        )
+    END
+FROM json_each(:items) i
+CROSS JOIN {job} j ON j.id = json_extract(i.value, '$.id')
+WHERE j.status = 'running'
+  AND j.leased_by = json_extract(i.value, '$.worker')
+  AND j.lease_token = json_extract(i.value, '$.token');
+UPDATE {job}
+SET status = item.status,
+    scheduled_at = CASE
+        WHEN item.status = 'pending' THEN max(
+            {now},
+            coalesce(
+                item.at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', item.after)) || '000Z', {now}
+            )
+        )
+        ELSE scheduled_at
+    END,
+    completed_at = CASE WHEN item.status = 'failed' THEN {now} END,
+    attempts_forgiven = attempts_forgiven + item.forgive,
+    leased_by = NULL,
+    leased_until = NULL,
+    lease_token = NULL,
+    error_code = item.code,
+    last_attempt_error = item.error,
+    suspect = (item.status = 'pending' AND item.outcome = 'lost')
+FROM (
+    SELECT
+        json_extract(value, '$.id') AS job_id,
+        json_extract(value, '$.worker') AS worker,
+        json_extract(value, '$.token') AS token,
+        json_extract(value, '$.status') AS status,
+        json_extract(value, '$.outcome') AS outcome,
+        json_extract(value, '$.code') AS code,
+        json_extract(value, '$.error') AS error,
+        json_extract(value, '$.at') AS at,
+        json_extract(value, '$.after') AS after,
+        json_extract(value, '$.forgive') AS forgive
+    FROM json_each(:items)
+) item
+WHERE id = item.job_id AND {job}.status = 'running' AND leased_by = item.worker AND lease_token = item.token
+RETURNING id, chain_id, type_name, status, scheduled_at;
+
+-- name: release_claims
+-- params: worker, items
+-- Give back jobs that were claimed and not started; the attempt is taken back too.
+UPDATE {job}
+SET status = 'pending',
+    attempt = attempt - 1,
+    last_attempt_at = CASE WHEN attempt > 1 THEN last_attempt_at END,
+    leased_by = NULL,
+    leased_until = NULL,
+    lease_token = NULL
+FROM (
+    SELECT json_extract(value, '$.id') AS job_id, json_extract(value, '$.token') AS token
+    FROM json_each(:items)
+) item
+WHERE id = item.job_id AND status = 'running' AND leased_by = :worker AND lease_token = item.token
+RETURNING id, type_name;
+
+-- name: clock
+-- params:
+-- The database's clock.
+SELECT {now};
+
+-- name: lock_expired
+-- params: before, limit
+-- Leases that had ended by a time, oldest first; a write that changes nothing, to hold the write lock from here on.
+UPDATE {job}
+SET attempt = attempt
+WHERE id IN (
+    SELECT j.id
+    FROM {job} j
+    WHERE j.status = 'running' AND j.leased_until < :before
+    ORDER BY j.leased_until
+    LIMIT :limit
+)
+RETURNING {job_columns};
