@@ -1,0 +1,50 @@
+"""What a child process must forget after fork().
+
+A child inherits its parent's connections as copies of the same sockets and file handles, and its locks in whatever
+state another thread left them. It may use none of them, and may not even close them: a closed SQLite handle can take
+the parent's WAL away, a closed PostgreSQL connection says goodbye on the parent's socket. So the child keeps them,
+unused, for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Forkable(Protocol):
+    def after_fork(self) -> Iterable[object]:
+        """Forget connections and locks, in the child; returns what must never be closed."""
+
+
+_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_kept: list[object] = []
+
+
+def watch(holder: Forkable) -> None:
+    """Call `holder.after_fork()` in every child from now on, while the holder lives."""
+    _watched.add(holder)
+
+
+def keep(inherited: Iterable[object]) -> None:
+    """Never close these, not even when the interpreter ends."""
+    for thing in inherited:
+        _kept.append(thing)
+        try:
+            import ctypes
+
+            # Module globals are dropped when the interpreter ends; one reference that nobody counts is not.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+        except (ImportError, AttributeError):
+            continue
+
+
+def _in_child() -> None:
+    for holder in list(_watched):
+        keep(holder.after_fork())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,646 @@
+"""PostgreSQL: the pool, transactions, and what goes wrong with them.
+
+Our connections are in autocommit, so that a single statement needs no BEGIN and COMMIT; a user's pool is switched to
+it while we hold one of its connections, and back. A read borrows a connection and leaves no transaction open. The
+statements of a session run on cursors of our own with adapters of our own: whatever a user registered on the
+connection does not reach us, and what we register does not reach the user.
+
+What is retried, and when that is safe:
+
+- An error before COMMIT was sent (a deadlock, a serialization failure, a lost connection): the server has rolled
+  back, so the work runs again, at most `len(RETRY_PAUSES)` times.
+- A connection lost while COMMIT, or a single statement, was under way: it may have succeeded. `recover` looks;
+  without one the error is the caller's.
+- A connection that died in the pool is noticed before anything is sent on it: a healthy idle one has nothing to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any, Final, TypeVar
+
+from queuert.errors import (
+    DatabaseUnavailableError,
+    TransactionRequiredError,
+    UnsupportedDatabaseError,
+)
+from queuert.hooks import Hooks
+from queuert.storage import forks
+from queuert.storage.base import Database, Params, Row
+from queuert.storage.guard import SAVEPOINT_PREFIX, TransactionMisuseError
+from queuert.storage.sqlfiles import Query
+from queuert.storage.unwrap import unwrap, wrong_connection
+from queuert.storage.urls import Target, parse_target, safe_url, scrub
+
+try:
+    import psycopg
+    import psycopg_pool
+    from psycopg import conninfo, pq, sql
+    from psycopg.adapt import AdaptersMap, Buffer, Loader
+    from psycopg.rows import tuple_row
+    from psycopg.types.numeric import Int8Dumper
+    from psycopg.types.string import TextLoader
+except ImportError as missing:
+    raise UnsupportedDatabaseError(
+        f"PostgreSQL needs psycopg 3 and its pool: pip install 'queuert[postgres]' ({missing})."
+    ) from None
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
+
+POOL_SIZE: Final = 10
+OLDEST_SERVER: Final = 120_000
+CONNECT_TIMEOUT: Final = 5.0
+POOL_TIMEOUT: Final = 10.0
+RETRY_PAUSES: Final = (0.02, 0.1, 0.3, 1.0)
+
+# A vanished client must not hold its row locks for hours, nor a vanished server its client: about a minute, both ways.
+KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+TCP_USER_TIMEOUT: Final = 60_000
+SERVER_SETTINGS: Final = {
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": str(TCP_USER_TIMEOUT),
+}
+
+# Deadlock, serialization failure: the server rolled back, and another try may go through.
+_CONFLICTS: Final = frozenset(("40P01", "40001"))
+# The server goes down, comes up, has no room, or the lock could not be had in time.
+_OUTAGES: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "25P03"))
+_GONE: Final = frozenset(("57P01", "57P02", "57P05", "25P03"))
+
+_BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+_RETURNS_NOTHING: Final = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|SET|LOCK)\b(?!.*\bRETURNING\b)", re.I | re.S)
+
+_savepoint_numbers = itertools.count(1)
+
+
+class _UtcLoader(Loader):
+    """timestamptz as an aware datetime in UTC, whatever the connection's time zone."""
+
+    def load(self, data: Buffer) -> datetime:
+        text = bytes(data).decode()
+        try:
+            return _parse_timestamp(text).astimezone(timezone.utc)
+        except ValueError:
+            raise psycopg.DataError(
+                f"The time {text!r} cannot be read: leave the DateStyle of connections at ISO."
+            ) from None
+
+
+def _parse_timestamp(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:  # Python 3.10 wants the fraction and the offset written out
+        match = re.fullmatch(r"(\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,6}))?([+-]\d\d)(:\d\d)?(:\d\d)?", text)
+        if match is None:
+            raise
+        moment, fraction, hours, minutes, rest = match.groups()
+        return datetime.fromisoformat(f"{moment}.{(fraction or '').ljust(6, '0')}{hours}{minutes or ':00'}{rest or ''}")
+
+
+def _our_adapters() -> AdaptersMap:
+    adapters = AdaptersMap(psycopg.adapters)
+    for name in ("uuid", "json", "jsonb"):
+        adapters.register_loader(name, TextLoader)
+    adapters.register_loader("timestamptz", _UtcLoader)
+    # One type for every int: psycopg picks by size, and each size would be another prepared statement.
+    adapters.register_dumper(int, Int8Dumper)
+    return adapters
+
+
+_ADAPTERS = _our_adapters()
+
+
+class _Cursor(psycopg.Cursor[Row]):
+    """A plain cursor with our adapters; making one costs 5 µs, registering them on each would cost 10 more."""
+
+    __slots__ = ()
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
+
+
+class PostgresSession:
+    """A connection on which named queries run: in a transaction, or one statement at a time."""
+
+    dialect = "postgres"
+
+    def __init__(self, raw: Connection, hooks: Hooks | None = None) -> None:
+        self.raw = raw
+        self.hooks = hooks
+
+    def run(self, query: Query, params: Params) -> list[Row]:
+        if not query.parts:
+            return []
+        # A user's connection may have psycopg's client-side binding cursors as its default: ours is always a plain one.
+        cursor = _Cursor(self.raw, row_factory=tuple_row)
+        cursor.execute(query.parts[0], params)
+        if cursor.pgresult is None:  # in a pipeline: the answer is still under way
+            if _RETURNS_NOTHING.match(query.parts[0]):
+                return []
+            return _fetch_from_pipeline(cursor)
+        return cursor.fetchall() if cursor.pgresult.status == pq.ExecStatus.TUPLES_OK else []
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        # Not conn.transaction(): on a user's connection that has not begun yet it would begin, and commit, by itself.
+        name = f"{SAVEPOINT_PREFIX}{next(_savepoint_numbers)}"
+        self._statement(f"SAVEPOINT {name}")
+        with self.hooks.savepoint() if self.hooks is not None else contextlib.nullcontext():
+            try:
+                yield
+                self._sync()
+            except BaseException:
+                # The transaction may be gone, and the savepoint with it: then the error that did it is the one to tell.
+                with contextlib.suppress(psycopg.Error):
+                    self._sync(failed=True)
+                    self._statement(f"ROLLBACK TO {name}")
+                    self._statement(f"RELEASE {name}")
+                raise
+            self._statement(f"RELEASE {name}")
+
+    @contextmanager
+    def pipeline(self) -> Iterator[None]:
+        if not psycopg.Pipeline.is_supported():
+            yield
+            return
+        with self.raw.pipeline():
+            yield
+
+    def _statement(self, statement: str) -> None:
+        _Cursor(self.raw, row_factory=tuple_row).execute(statement)
+
+    def _sync(self, *, failed: bool = False) -> None:
+        """In a pipeline: collect all answers, so that an error shows inside the savepoint that it belongs to."""
+        if self.raw.pgconn.pipeline_status == pq.PipelineStatus.OFF:
+            return
+        with (
+            contextlib.suppress(psycopg.Error) if failed else contextlib.nullcontext(),
+            self.raw.pipeline() as pipeline,
+        ):
+            pipeline.sync()
+
+
+def _fetch_from_pipeline(cursor: _Cursor) -> list[Row]:
+    try:
+        return cursor.fetchall()
+    except psycopg.ProgrammingError:
+        if cursor.pgresult is not None and cursor.pgresult.status == pq.ExecStatus.COMMAND_OK:
+            return []
+        raise
+
+
+class PostgresDatabase(Database):
+    """A PostgreSQL database: a URL, for a pool of our own, or a user's `psycopg_pool.ConnectionPool`.
+
+        database = PostgresDatabase("postgresql://localhost/shop")
+        with database.block() as session: ...
+
+    `pool_size` limits our own pool, `prepared_statements=False` is for PgBouncer in transaction mode, and `listen_url`
+    gives LISTEN a connection that does not go through it.
+    """
+
+    dialect = "postgres"
+
+    def __init__(
+        self,
+        target: object,
+        *,
+        pool_size: int | None = None,
+        prepared_statements: bool = True,
+        listen_url: str | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        pool_timeout: float = POOL_TIMEOUT,
+    ) -> None:
+        super().__init__()
+        self.target: Target = parse_target(target)
+        if self.target.dialect != "postgres":
+            raise UnsupportedDatabaseError(f"{self.target} is not a PostgreSQL database.")
+        if pool_size is not None and (isinstance(pool_size, bool) or not isinstance(pool_size, int) or pool_size < 1):
+            raise ValueError(f"pool_size must be a whole number of at least 1, not {pool_size!r}.")
+        self.pool_size = pool_size or POOL_SIZE
+        self.prepared_statements = prepared_statements
+        self.connect_timeout = connect_timeout
+        self.pool_timeout = pool_timeout
+        self._listen_url = parse_target(listen_url).url if listen_url is not None else None
+        if self.target.url is not None:
+            _check_url(self.target.url)
+        self._reserved = 0
+        self._pool: Any = self.target.pool
+        self._opening = threading.Lock()
+        self._inherited = False
+        forks.watch(self)
+
+    def __repr__(self) -> str:
+        return f"PostgresDatabase({str(self.target)!r})"
+
+    # Sessions.
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresSession]:
+        self._refuse_inside_block()
+        with self._borrow() as conn:
+            yield PostgresSession(conn)
+
+    def run(
+        self,
+        work: Callable[[Any], T],
+        *,
+        recover: Callable[[Any], T | None] | None = None,
+        single: bool = False,
+    ) -> T:
+        self._refuse_inside_block()
+        hooks = Hooks()
+        result = self._run(work, recover, hooks, single=single)
+        hooks.flush()
+        return result
+
+    def _run(
+        self,
+        work: Callable[[Any], T],
+        recover: Callable[[Any], T | None] | None,
+        hooks: Hooks,
+        *,
+        single: bool = False,
+        repeatable: bool = False,
+    ) -> T:
+        for pause in (*RETRY_PAUSES, None):
+            attempt = _Attempt(single)
+            try:
+                with self._borrow() as conn:
+                    return attempt.run(conn, work, hooks)
+            except psycopg.Error as error:
+                if attempt.lost and attempt.unknown and not repeatable:
+                    if recover is None:
+                        raise
+                    time.sleep(_jittered(RETRY_PAUSES[0]))
+                    # The effects that the lost try collected stay collected: it may turn out that they are due.
+                    found = self._run(recover, None, Hooks(), repeatable=True)
+                    if found is not None:
+                        return found
+                hooks.discard()
+                if pause is None or not (attempt.lost or error.sqlstate in _CONFLICTS):
+                    raise
+                time.sleep(_jittered(pause))
+            except BaseException:
+                hooks.discard()
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    @contextmanager
+    def block(self) -> Iterator[PostgresSession]:
+        self._refuse_inside_block()
+        hooks = Hooks()
+        with self._borrow() as conn:
+            kept = conn.row_factory, conn.cursor_factory, conn.prepare_threshold
+            try:
+                with self._inside_block(), _user_transaction(conn):
+                    yield PostgresSession(conn, hooks)
+            except psycopg.Rollback:  # psycopg's way of saying: undo it, and go on
+                hooks.discard()
+            except BaseException:
+                hooks.discard()
+                raise
+            finally:
+                conn.row_factory, conn.cursor_factory, conn.prepare_threshold = kept
+        hooks.flush()
+
+    def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> PostgresSession:
+        raw = unwrap(conn, reading=reading)
+        if not isinstance(raw, psycopg.Connection):
+            raise wrong_connection(conn, raw, "a psycopg.Connection")
+        status = raw.pgconn.transaction_status
+        if status == pq.TransactionStatus.INERROR:
+            raise TransactionRequiredError(
+                "The transaction on this connection has failed, and PostgreSQL accepts no more in it: roll it back."
+            )
+        # A pipeline may have BEGIN still under way: then psycopg knows of the transaction and the server does not yet.
+        if (
+            status == pq.TransactionStatus.IDLE
+            and raw.autocommit
+            and not reading
+            and not getattr(raw, "_num_transactions", 0)
+        ):
+            raise TransactionRequiredError(
+                "This connection is in autocommit with no transaction open, so the job would commit alone: "
+                "call inside `with conn.transaction():`."
+            )
+        return PostgresSession(raw, hooks)
+
+    def configure(self, conn: Any) -> None:
+        """Nothing to set: a PostgreSQL connection is fine as it is."""
+        raw = unwrap(conn, reading=True)
+        if not isinstance(raw, psycopg.Connection):
+            raise wrong_connection(conn, raw, "a psycopg.Connection")
+
+    def is_transient(self, error: BaseException) -> bool:
+        if isinstance(error, (DatabaseUnavailableError, psycopg_pool.PoolTimeout, psycopg_pool.TooManyRequests)):
+            return True
+        if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+            return False
+        state = error.sqlstate
+        return state is None or state in _CONFLICTS or state in _OUTAGES or state.startswith("08")
+
+    def close(self) -> None:
+        if self.target.pool is not None:
+            return  # the user's own
+        with self._opening:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    # Capacity.
+
+    def reserve(self, connections: int) -> None:
+        """Make room in our own pool, for as long as a worker runs."""
+        self._resize(connections)
+
+    def release(self, connections: int) -> None:
+        """Take the room back."""
+        self._resize(-connections)
+
+    def _resize(self, change: int) -> None:
+        with self._opening:
+            self._reserved = max(0, self._reserved + change)
+            if self.target.pool is None and self._pool is not None:
+                self._pool.resize(min_size=0, max_size=self.pool_size + self._reserved)
+
+    # Maintenance, and connections for special uses.
+
+    def vacuum(self, tables: Sequence[str], *, schema: str = "public", full: bool = False) -> None:
+        """VACUUM these tables, in a connection of its own."""
+        self._refuse_inside_block()
+        names = sql.SQL(", ").join(sql.Identifier(schema, table) for table in tables)
+        options = sql.SQL("FULL, ANALYZE" if full else "ANALYZE")
+        with self._borrow() as conn:
+            conn.execute(sql.SQL("VACUUM ({}) {}").format(options, names))
+
+    def open_listener(self) -> Connection:
+        """A connection of the caller's own, in autocommit, for LISTEN."""
+        return self._connect(self._listen_url)
+
+    # Connections.
+
+    @contextmanager
+    def _borrow(self) -> Iterator[Connection]:
+        """A connection in autocommit with nothing open; broken ones are thrown away."""
+        pool = self._ready_pool()
+        conn = self._take(pool)
+        autocommit, pid = conn.autocommit, os.getpid()
+        try:
+            if not autocommit:
+                conn.autocommit = True
+            yield conn
+        finally:
+            if os.getpid() == pid:
+                self._give_back(pool, conn, autocommit)
+
+    def _take(self, pool: Any) -> Connection:
+        deadline = time.monotonic() + self.pool_timeout
+        while True:
+            try:
+                conn: Connection = pool.getconn(timeout=max(0.05, deadline - time.monotonic()))
+            except psycopg_pool.PoolClosed as error:
+                if self.target.pool is None and pool is not self._pool:
+                    raise DatabaseUnavailableError(
+                        "The pool was closed while this call waited for a connection."
+                    ) from None
+                raise DatabaseUnavailableError(f"The pool is not open: {error}.") from None
+            except psycopg_pool.TooManyRequests as error:
+                raise DatabaseUnavailableError(f"The pool has no connection to give: {error}.") from error
+            except psycopg_pool.PoolTimeout:
+                self._explain_timeout(pool)
+            if _is_alive(conn):
+                return conn
+            conn.close()
+            pool.putconn(conn)
+
+    def _give_back(self, pool: Any, conn: Connection, autocommit: bool) -> None:
+        try:
+            if not conn.closed and conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+                conn.rollback()
+            if not conn.closed and conn.autocommit != autocommit:
+                conn.autocommit = autocommit
+        except psycopg.Error:
+            conn.close()
+        pool.putconn(conn)
+
+    def _ready_pool(self) -> Any:
+        if self._inherited:
+            raise DatabaseUnavailableError(
+                "This pool was opened by the process that forked this one: make a new one here."
+            )
+        pool = self._pool
+        if pool is None:
+            with self._opening:
+                pool = self._pool
+                if pool is None:
+                    pool = self._pool = self._open_pool()
+        return pool
+
+    def _open_pool(self) -> Any:
+        # The pool connects in the background and tells nobody why it cannot: connect once here, for the reason.
+        with self._connect(None) as conn:
+            if conn.info.server_version < OLDEST_SERVER:
+                raise UnsupportedDatabaseError(
+                    f"PostgreSQL {conn.info.server_version // 10_000} is too old: this library needs "
+                    f"{OLDEST_SERVER // 10_000} or newer."
+                )
+        info, kwargs = self._connection_options(None)
+        pool: psycopg_pool.ConnectionPool[Connection] = psycopg_pool.ConnectionPool(
+            info,
+            kwargs=kwargs,
+            min_size=0,
+            max_size=self.pool_size + self._reserved,
+            timeout=self.pool_timeout,
+            configure=_configure,
+            name="queuert-pool",
+            open=False,
+        )
+        pool.open()
+        return pool
+
+    def _connect(self, url: str | None) -> Connection:
+        info, kwargs = self._connection_options(url)
+        deadline = time.monotonic() + self.connect_timeout
+        while True:
+            try:
+                conn = psycopg.connect(info, **kwargs)
+            except psycopg.Error as error:
+                if error.sqlstate == "57P03" and time.monotonic() < deadline:  # it is starting up
+                    time.sleep(_jittered(0.1))
+                    continue
+                # Without the driver's error behind it: some of them quote the whole URL.
+                raise DatabaseUnavailableError(
+                    f"{safe_url(info)} cannot be reached: {scrub(str(error), info).strip()}"
+                ) from None
+            _configure(conn)
+            return conn
+
+    def _connection_options(self, url: str | None) -> tuple[str, dict[str, Any]]:
+        pool = self.target.pool
+        url = url or self.target.url
+        if url is None:
+            info = pool.conninfo() if callable(pool.conninfo) else pool.conninfo
+            given = pool.kwargs() if callable(pool.kwargs) else pool.kwargs
+            return info, {**(given or {}), "autocommit": True}
+        options: dict[str, Any] = {
+            **KEEPALIVES,
+            "tcp_user_timeout": TCP_USER_TIMEOUT,
+            "connect_timeout": max(2, round(self.connect_timeout)),  # libpq takes 1 for 2
+            "fallback_application_name": "queuert",
+            "client_encoding": "UTF8",  # or psycopg reads text as bytes from a database without an encoding
+        }
+        for name in conninfo.conninfo_to_dict(url):
+            options.pop(name, None)  # what the URL says wins
+        options["autocommit"] = True
+        if not self.prepared_statements:
+            options["prepare_threshold"] = None
+        return url, options
+
+    def _explain_timeout(self, pool: Any) -> None:
+        """Raise the reason why the pool gave no connection in time: the server does not answer, or all are in use."""
+        self._connect(None).close()
+        raise DatabaseUnavailableError(
+            f"No connection became free within {self.pool_timeout:g} seconds: all {pool.max_size} of the pool are in "
+            "use. Give it more with pool_size=, or end transactions sooner."
+        ) from None
+
+    def after_fork(self) -> Iterable[object]:
+        self._opening = threading.Lock()
+        pool = self._pool
+        if pool is None:
+            return ()
+        if self.target.pool is None:
+            self._pool = None
+            return (pool,)
+        self._inherited = self._inherited or not pool.closed
+        return ()
+
+
+class _Attempt:
+    """One try of a piece of work on one connection, and how far it came."""
+
+    def __init__(self, single: bool) -> None:
+        self.single = single
+        self.lost = False
+        """Whether the connection is gone, rather than a statement refused."""
+        self.unknown = False
+        """Whether it may have committed although it raised."""
+
+    def run(self, conn: Connection, work: Callable[[Any], T], hooks: Hooks) -> T:
+        try:
+            if self.single:
+                self.unknown = True
+                return work(PostgresSession(conn, hooks))
+            _begin(conn)
+            result = work(PostgresSession(conn, hooks))
+            _check_still_open(conn)
+            self.unknown = True
+            conn.commit()
+            return result
+        except psycopg.Error as error:
+            self.lost = bool(conn.closed) or error.sqlstate in _GONE
+            raise
+
+
+@contextmanager
+def _user_transaction(conn: Connection) -> Iterator[None]:
+    """psycopg's transaction(), which refuses commit() and rollback() inside, and which a forked child does not end."""
+    pid = os.getpid()
+    transaction = conn.transaction()
+    transaction.__enter__()
+    try:
+        yield
+        if os.getpid() != pid:
+            raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
+        if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            with conn.pipeline() as pipeline:
+                pipeline.sync()
+        _check_still_open(conn)
+    except BaseException as error:
+        if os.getpid() == pid:
+            transaction.__exit__(type(error), error, error.__traceback__)
+        raise
+    transaction.__exit__(None, None, None)
+
+
+def _begin(conn: Connection) -> None:
+    # Straight to libpq: BEGIN waits for nothing, and psycopg's way costs 30 µs more.
+    result = conn.pgconn.exec_(_BEGIN)
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise psycopg.OperationalError(result.get_error_message().strip() or "BEGIN failed")
+
+
+def _check_still_open(conn: Connection) -> None:
+    """At the end of a transaction: COMMIT would be a silent ROLLBACK, or a no-op, unless it is open and healthy."""
+    if conn.closed:
+        raise TransactionMisuseError("The connection was closed inside the transaction: nothing of it is saved.")
+    status = conn.pgconn.transaction_status
+    if status == pq.TransactionStatus.INERROR:
+        raise TransactionMisuseError(
+            "A statement failed inside the transaction and its error was swallowed, so PostgreSQL can only roll it all "
+            "back: run what may fail in a savepoint (`with conn.transaction():`)."
+        )
+    if status != pq.TransactionStatus.INTRANS:
+        raise TransactionMisuseError(
+            "The transaction was ended inside the block, by COMMIT or ROLLBACK as SQL: leave that to the block."
+        )
+
+
+def _is_alive(conn: Connection) -> bool:
+    """Whether an idle connection is still good, without a round trip: one that the server closed has an end to read."""
+    if conn.closed:
+        return False
+    try:
+        if not _readable(conn.pgconn.socket):
+            return True
+        conn.pgconn.consume_input()
+        if _readable(conn.pgconn.socket):  # still: the end of the stream, or more than was read at once
+            conn.pgconn.consume_input()
+    except psycopg.Error:
+        return False
+    return conn.pgconn.status == pq.ConnStatus.OK
+
+
+def _readable(descriptor: int) -> bool:
+    if not hasattr(select, "poll"):
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _configure(conn: Connection) -> None:
+    """Server-side settings of a new connection. Not through `options`: PgBouncer refuses those."""
+    settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SERVER_SETTINGS.items())
+    with contextlib.suppress(psycopg.errors.DatabaseError):
+        conn.execute(f"SELECT {settings}")
+        if not conn.autocommit:
+            conn.commit()
+
+
+def _check_url(url: str) -> None:
+    try:
+        conninfo.conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise UnsupportedDatabaseError(
+            f"{safe_url(url)!r} is not a PostgreSQL URL: {scrub(str(error), url).strip()}"
+        ) from None
+
+
+def _jittered(pause: float) -> float:
+    return pause * random.uniform(0.5, 1.5)

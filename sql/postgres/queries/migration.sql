@@ -1,0 +1,40 @@
+-- name: lock_migrations
+-- One migrator at a time for each schema and prefix, until its transaction ends. It comes before everything else, since
+-- CREATE ... IF NOT EXISTS can fail when two do it at once.
+SELECT pg_advisory_xact_lock(hashtextextended('queuert migrations of {schema}.{prefix}', 0));
+
+-- name: migration_table_exists
+-- Whether anything was ever migrated here.
+SELECT count(*)
+FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = '{schema}' AND c.relname = '{prefix}migration';
+
+-- name: create_migration_schema
+-- The schema, if it is not there: asking first, since IF NOT EXISTS wants the right to create even then.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = '{schema}') THEN
+        CREATE SCHEMA "{schema}";
+    END IF;
+END
+$$;
+
+-- name: create_migration_table
+-- The table that tells which migrations are applied.
+CREATE TABLE IF NOT EXISTS {migration} (
+    name text NOT NULL PRIMARY KEY,
+    applied_at timestamptz NOT NULL
+);
+
+-- name: list_migrations
+-- The migrations that are applied, in order.
+SELECT name, applied_at
+FROM {migration}
+ORDER BY name;
+
+-- name: record_migration
+-- params: name
+-- Note a migration as applied.
+INSERT INTO {migration} (name, applied_at)
+VALUES (:name, statement_timestamp());
