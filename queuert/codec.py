@@ -687,7 +687,8 @@ def _pydantic(cls: Any) -> _Converter:
         except RecursionError:
             raise
         except Exception as error:
-            details = error.errors() if hasattr(error, "errors") else None
+            list_errors = getattr(error, "errors", None)
+            details: Any = list_errors() if callable(list_errors) else None
             if details:
                 raise CodecError(str(details[0]["msg"]), details[0]["loc"]) from None
             raise CodecError(f"expected {expected}, but it refuses the values: {error}") from error
@@ -864,7 +865,7 @@ class _Compiler:
         for parameter in inspect.signature(cls).parameters.values():
             if parameter.default is parameter.empty and parameter.name not in {field.name for field in fields}:
                 raise TypeError(f"{cls.__name__}.{parameter.name}: what no field keeps cannot be restored from JSON.")
-        hints = resolve_hints(cls, cls.__name__, localns=self._localns)
+        hints = self._hints(cls)
         missing = dataclasses.MISSING
         shape = _Shape(
             required={f.name for f in fields if f.default is missing and f.default_factory is missing},
@@ -879,8 +880,13 @@ class _Compiler:
         sketch = dataclasses.replace(_ANY, expected=_article(cls.__name__), kinds=_OBJECT, plain=False, shape=shape)
         return self._once((cls, args), sketch, build)
 
+    def _hints(self, cls: type[Any]) -> dict[str, Any]:
+        # Local names are for local classes: in another module the same name is something else.
+        localns = self._localns if "<locals>" in cls.__qualname__ else None
+        return resolve_hints(cls, cls.__name__, localns=localns)
+
     def _typed_dict(self, cls: Any, args: tuple[Any, ...], env: _Env) -> _Converter:
-        hints = resolve_hints(cls, cls.__name__, localns=self._localns)
+        hints = self._hints(cls)
         required = set(cls.__required_keys__)
         for name, hint in hints.items():
             # As text (from __future__ import annotations) these were not seen when the class was made.

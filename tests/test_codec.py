@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -329,18 +330,19 @@ def test_typed_dicts_check_their_keys() -> None:
     assert decode_problem(Movie, {"title": "a", "year": "x"}) == "year: expected a whole number, got str"
 
 
-def test_not_required_is_seen_through_postponed_annotations() -> None:
+def test_not_required_is_seen_through_postponed_annotations(monkeypatch: pytest.MonkeyPatch) -> None:
     extensions = pytest.importorskip("typing_extensions")
-    for module in {extensions, typing} if sys.version_info >= (3, 11) else {extensions}:
-        namespace: dict[str, Any] = {"__name__": __name__, "t": module}
+    for flavour in {extensions, typing} if sys.version_info >= (3, 11) else {extensions}:
+        module: Any = types.ModuleType("postponed")
+        monkeypatch.setitem(sys.modules, "postponed", module)
+        module.t = flavour
         exec(
             "from __future__ import annotations\n"
             "class Part(t.TypedDict):\n    a: int\n    b: t.NotRequired[int]\n"
             "class Other(t.TypedDict, total=False):\n    a: t.Required[int]\n    b: int\n",
-            namespace,
+            module.__dict__,
         )
-        for name in ("Part", "Other"):
-            codec = codec_for(namespace[name], localns=namespace)
+        for codec in (codec_for(module.Part), codec_for(module.Other)):
             assert codec.decode('{"a":1}') == {"a": 1}
             assert codec.decode('{"a":1,"b":2}') == {"a": 1, "b": 2}
             with pytest.raises(CodecError, match="missing 'a'"):
