@@ -87,18 +87,12 @@ def dump_json(value: object) -> str:
 def load_json(text: str) -> Any:
     """The data of a JSON text."""
     try:
-        value, end = _scan(text, 0)
+        try:
+            value, end = _scan(text, 0)
+        except StopIteration:
+            value, end = None, -1
+        # With white space around it, or not JSON at all, the slower way knows better.
         return value if end == len(text) else _DECODER.decode(text)
-    except StopIteration:
-        pass  # leading white space, or not JSON at all
-    except RecursionError:
-        raise CodecError(_TOO_DEEP) from None
-    except CodecError:
-        raise
-    except ValueError as error:
-        raise CodecError(f"not JSON: {error}") from None
-    try:
-        return _DECODER.decode(text)
     except RecursionError:
         raise CodecError(_TOO_DEEP) from None
     except CodecError:

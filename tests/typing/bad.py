@@ -1,0 +1,98 @@
+"""What both type checkers must refuse: exactly the lines that say so. Checked by test_typing.py, never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from queuert import Continuation, JobTypes, NewChain, Queuert, RunningJob
+
+app = Queuert("sqlite:///:memory:")
+orders = JobTypes()
+
+
+@dataclass
+class Order:
+    order_id: int
+
+
+@dataclass
+class Wrong:
+    name: str = ""
+
+
+class Parcel(TypedDict):
+    weight: float
+
+
+@app.job("charge-card", continues_with=["ship-order"])
+def charge_card(job: RunningJob[Order]) -> Continuation:
+    job.continue_with(ship_order, Wrong())  # error
+    job.continue_with(ship_order)  # error
+    job.continue_with(ship_order, None)  # error
+    job.continue_with(5)  # error
+    return job.continue_with(ship_order, job.input)
+
+
+@orders.job
+def ship_order(job: RunningJob[Order]) -> dict[str, int]:
+    print(job.input.name)  # error
+    return {"shipped": job.input.order_id}
+
+
+@app.job()
+def tick(job: RunningJob[None]) -> None: ...
+
+
+@app.job
+def perhaps(job: RunningJob[Order | None]) -> None: ...
+
+
+@app.job
+def weigh(job: RunningJob[Parcel]) -> None: ...
+
+
+@app.job
+def many(job: RunningJob[list[Order]]) -> None: ...
+
+
+declared = app.declare("declared", input=Order)
+
+app.start_chain(charge_card, Order(1))
+app.start_chain(charge_card, Wrong())  # error
+app.start_chain(charge_card, {"order_id": 1})  # error
+app.start_chain(charge_card, Order)  # error
+app.start_chain(charge_card, None)  # error
+app.start_chain(charge_card)  # error
+app.start_chain(ship_order, Wrong(), after=5)  # error
+app.start_chain(tick, Order(1))  # error
+app.start_chain(perhaps, Wrong())  # error
+app.start_chain(weigh, {"height": 1})  # error
+app.start_chain(weigh, {"weight": "x"})  # error
+app.start_chain(many, Order(1))  # error
+app.start_chain(many, [Wrong()])  # error
+app.start_chain(declared, Wrong())  # error
+app.start_chain(5, Order(1))  # error
+app.start_chain("name", colour="red")  # error
+app.start_chain(charge_card, Order(1), priority="high")  # error
+
+NewChain(charge_card, Order(1))
+NewChain(charge_card, Wrong())  # error
+NewChain(charge_card)  # error
+NewChain(tick, Order(1))  # error
+app.start_chains([NewChain(tick), NewChain(declared, Wrong())])  # error
+app.start_chains([charge_card])  # error
+
+
+def refused(job: int) -> None: ...
+
+
+def called(job: RunningJob[Wrong]) -> None:
+    ship_order(job)  # error
+
+
+app.job(refused)  # error
+app.job("refused", max_attempts="3")(called)  # error
+orders.job("refused", input=Order)(called)  # error
+app.declare("refused", colour="red")  # error
+app.include([orders])  # error

@@ -1,0 +1,129 @@
+"""What both type checkers must accept. Checked by test_typing.py, never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, TypedDict
+
+from queuert import Backoff, Continuation, JobTypes, Lease, NewChain, Queuert, RunningJob
+
+app = Queuert("sqlite:///:memory:")
+orders = JobTypes(max_attempts=3, lease=Lease(30))
+
+
+@dataclass
+class Order:
+    order_id: int
+
+
+class Express(Order):
+    pass
+
+
+class Parcel(TypedDict):
+    weight: float
+
+
+@app.job("charge-card", continues_with=["ship-order"], max_attempts=None, backoff=Backoff(1))
+def charge_card(job: RunningJob[Order]) -> Continuation:
+    with job.complete():
+        return job.continue_with(ship_order, job.input)
+
+
+@app.job("ship-order", entry=False)
+def ship_order(job: RunningJob[Order]) -> dict[str, int]:
+    return {"shipped": job.input.order_id}
+
+
+@app.job
+def refund(job: RunningJob[Order]) -> Continuation | None:
+    if job.input.order_id:
+        return job.continue_with("anything", object())
+    job.continue_with(ship_order, Express(1), after=5)
+    job.continue_with(tick)
+    return job.continue_with("anything")
+
+
+@app.job()
+def tick(job: RunningJob[None]) -> None:
+    return None
+
+
+@orders.job
+def untyped(job: RunningJob[Any]) -> Any:
+    return job.input
+
+
+@orders.job(priority=5, timeout=3.5)
+def perhaps(job: RunningJob[Order | None]) -> int:
+    return job.input.order_id if job.input else 0
+
+
+@orders.job
+def weigh(job: RunningJob[Parcel]) -> float:
+    return job.input["weight"]
+
+
+@orders.job
+def many(job: RunningJob[list[Order]]) -> int:
+    return len(job.input)
+
+
+@orders.job
+def prices(job: RunningJob[dict[str, float]]) -> float:
+    return sum(job.input.values())
+
+
+@orders.job("explicit", input=Order)
+def explicit(job: RunningJob[Order]) -> None:
+    return None
+
+
+@orders.job("explicit-2", input=Optional[Order], output=int)
+def explicit_form(job: RunningJob[Order | None]) -> int:
+    return 1
+
+
+app.include(orders)
+declared = app.declare("declared", input=Order, priority=1)
+unknown = app.declare("unknown")
+
+app.start_chain(charge_card, Order(1))
+app.start_chain(charge_card, Express(1), id=None, after=5, priority=1, max_attempts=None)
+app.start_chain(tick)
+app.start_chain(tick, None)
+app.start_chain(tick, after=3)
+app.start_chain(untyped)
+app.start_chain(untyped, {"a": 1})
+app.start_chain(perhaps)
+app.start_chain(perhaps, None)
+app.start_chain(perhaps, Order(1))
+app.start_chain(weigh, {"weight": 2})
+app.start_chain(many, [])
+app.start_chain(many, [Express(1), Order(2)])
+app.start_chain(prices, {"a": 1})
+app.start_chain(explicit, Order(1))
+app.start_chain(explicit_form)
+app.start_chain(declared, Order(1))
+app.start_chain(unknown)
+app.start_chain(unknown, 5)
+app.start_chain("charge-card")
+app.start_chain("charge-card", {"order_id": 1})
+
+batch = [NewChain(charge_card, Order(1)), NewChain(tick), NewChain("name"), NewChain("name", 5, priority=1)]
+batch.append(NewChain(weigh, {"weight": 2}))
+app.start_chains(batch)
+app.start_chains([NewChain(perhaps), NewChain(many, [Order(1)], after=1)])
+app.start_chains(NewChain(charge_card, Order(number)) for number in range(3))
+
+
+def call(job: RunningJob[Order]) -> int:
+    shipped: dict[str, int] = ship_order(job)
+    return shipped["shipped"]
+
+
+def helper(job: RunningJob[Order]) -> None: ...
+
+
+def use_helper(job: RunningJob[Express]) -> None:
+    helper(job)
