@@ -51,7 +51,9 @@ class Ids:
         self._generate = generate
         self._validate = validate
         if self._kind in _INTEGER_TYPES and generate is None:
-            raise ValueError(f"id_type={id_type!r} needs generate_id=, since only UUIDs and text ids are made by default.")
+            raise ValueError(
+                f"id_type={id_type!r} needs generate_id=, since only UUIDs and text ids are made by default."
+            )
 
     def new(self) -> str:
         if self._generate is None:

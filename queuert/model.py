@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -123,16 +124,8 @@ class Page(Generic[T]):
     items: list[T]
     next_cursor: str | None
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[T]:
         return iter(self.items)
 
     def __len__(self) -> int:
         return len(self.items)
-
-
-@dataclass(frozen=True)
-class MigrationStatus:
-    """Which migrations the database has, and which it lacks."""
-
-    applied: list[str]
-    pending: list[str]

@@ -219,7 +219,9 @@ attempt AS (
     INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
     SELECT
         done.id, done.attempt, coalesce(:worker::text, done.holder), done.last_attempt_at,
-        done.last_attempt_at + make_interval(secs => done.waited), done.completed_at, done.outcome
+        CASE WHEN done.waited IS NOT NULL
+            THEN least(done.last_attempt_at + make_interval(secs => done.waited), done.completed_at) END,
+        done.completed_at, done.outcome
     FROM done
     WHERE done.outcome IS NOT NULL
 ),
@@ -322,7 +324,9 @@ attempt AS (
     )
     SELECT
         ended.id, ended.attempt, ended.worker, ended.last_attempt_at,
-        ended.last_attempt_at + make_interval(secs => ended.waited), {now}, ended.outcome, ended.code, ended.detail,
+        CASE WHEN ended.waited IS NOT NULL
+            THEN least(ended.last_attempt_at + make_interval(secs => ended.waited), {now}) END,
+        {now}, ended.outcome, ended.code, ended.detail,
         CASE WHEN ended.status = 'pending' THEN ended.scheduled_at END
     FROM ended
 )

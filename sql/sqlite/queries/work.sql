@@ -155,7 +155,11 @@ RETURNING id;
 INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
 SELECT
     j.id, j.attempt, coalesce(:worker, j.leased_by), j.last_attempt_at,
-    strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$.waited'))) || '000Z',
+    CASE WHEN json_extract(i.value, '$.waited') IS NOT NULL THEN min(
+        strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$.waited')))
+        || '000Z',
+        {now}
+    ) END,
     {now}, json_extract(i.value, '$.outcome')
 FROM json_each(:items) i
 CROSS JOIN {job} j ON j.id = json_extract(i.value, '$.id')
@@ -259,7 +263,11 @@ INSERT INTO {job_attempt} (
 )
 SELECT
     j.id, j.attempt, j.leased_by, j.last_attempt_at,
-    strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$.waited'))) || '000Z',
+    CASE WHEN json_extract(i.value, '$.waited') IS NOT NULL THEN min(
+        strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$.waited')))
+        || '000Z',
+        {now}
+    ) END,
     {now}, json_extract(i.value, '$.outcome'), json_extract(i.value, '$.code'), json_extract(i.value, '$.detail'),
     CASE
         WHEN json_extract(i.value, '$.status') = 'pending' THEN max(

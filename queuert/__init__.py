@@ -1,0 +1,91 @@
+"""Durable job chains that commit with your database transactions."""
+
+from queuert.app import Queuert
+from queuert.chains import ChainTail
+from queuert.errors import (
+    BlockerReference,
+    BlockerReferenceError,
+    ChainCancelledError,
+    ChainFailedError,
+    ChainNotFoundError,
+    DatabaseUnavailableError,
+    DuplicateJobIdError,
+    DuplicateJobTypeError,
+    ForeignKeysDisabledError,
+    InvalidCursorError,
+    InvalidJobIdError,
+    JobAlreadyCompletedError,
+    JobNotFoundError,
+    JobNotTriggerableError,
+    JobStateError,
+    JobTakenByAnotherWorkerError,
+    JobTypeMismatchError,
+    JobTypeValidationError,
+    QueuertError,
+    SchemaVersionError,
+    StaleSnapshotError,
+    TransactionRequiredError,
+    UnknownJobTypeError,
+    UnsupportedDatabaseError,
+    WaitTimeoutError,
+)
+from queuert.handler import Continuation, JobInterruptedError, RunningJob, Signal
+from queuert.history import Stats
+from queuert.hooks import Hooks
+from queuert.job_types import JobType, JobTypes
+from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
+from queuert.options import Backoff, Dedup, Lease, Retention
+from queuert.starting import NewChain
+from queuert.storage.migrations import MigrationStatus
+from queuert.worker.worker import Worker
+
+__all__ = [
+    "Attempt",
+    "Backoff",
+    "BlockerReference",
+    "BlockerReferenceError",
+    "Chain",
+    "ChainCancelledError",
+    "ChainFailedError",
+    "ChainNotFoundError",
+    "ChainTail",
+    "Continuation",
+    "DatabaseUnavailableError",
+    "Dedup",
+    "DuplicateJobIdError",
+    "DuplicateJobTypeError",
+    "ForeignKeysDisabledError",
+    "Hooks",
+    "InvalidCursorError",
+    "InvalidJobIdError",
+    "Job",
+    "JobAlreadyCompletedError",
+    "JobInterruptedError",
+    "JobNotFoundError",
+    "JobNotTriggerableError",
+    "JobStateError",
+    "JobTakenByAnotherWorkerError",
+    "JobType",
+    "JobTypeMismatchError",
+    "JobTypeValidationError",
+    "JobTypes",
+    "Lease",
+    "MigrationStatus",
+    "NewChain",
+    "Page",
+    "Queuert",
+    "QueuertError",
+    "Retention",
+    "RunningJob",
+    "SchemaVersionError",
+    "Signal",
+    "StaleSnapshotError",
+    "Stats",
+    "Status",
+    "TimelineEntry",
+    "TransactionRequiredError",
+    "UnknownJobTypeError",
+    "UnsupportedDatabaseError",
+    "WaitTimeoutError",
+    "Worker",
+]

@@ -1,0 +1,70 @@
+"""From an exception to what is stored of it: a code to aggregate on, a summary, and the traceback.
+
+A code is `CATEGORY:SUBCATEGORY`. The exception's own `error_code` comes first, then the app's mapping, then the one here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Final, Union
+
+ErrorCodes = Union[Mapping[type[BaseException], str], Callable[[BaseException], Union[str, None]]]
+
+WORKER_LOST: Final = "WORKER:LOST"
+MAX_CODE: Final = 200
+MAX_DETAIL: Final = 500
+MAX_ERROR: Final = 10_000
+
+
+def error_code(error: BaseException, extra: ErrorCodes | None = None) -> str:
+    """The code of an exception."""
+    own = getattr(error, "error_code", None)
+    if isinstance(own, str) and own:
+        return clean(own, MAX_CODE)
+    if extra is not None:
+        found = extra(error) if callable(extra) else _by_class(error, extra)
+        if found:
+            return clean(found, MAX_CODE)
+    name = clean(type(error).__name__, MAX_CODE - 20)
+    if isinstance(error, TimeoutError):
+        return f"TIMEOUT:{name}"
+    if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+        return "DEPENDENCY:DB_LOCKED"
+    if isinstance(error, MemoryError):
+        return "RESOURCE:OUT_OF_MEMORY"
+    if isinstance(error, AssertionError):
+        return "INTERNAL:ASSERTION_FAILED"
+    if isinstance(error, ConnectionError):
+        return f"DEPENDENCY:{name}"
+    return f"INTERNAL:{name}"
+
+
+def error_detail(error: BaseException) -> str:
+    """One line that says what happened."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be shown)"
+    name = type(error).__name__
+    return clean(f"{name}: {text}" if text else name, MAX_DETAIL)
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback; of a long one the end, where it happened."""
+    try:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception:
+        text = error_detail(error)
+    return clean(text[-MAX_ERROR:], MAX_ERROR)
+
+
+def clean(text: str, limit: int) -> str:
+    """A text that every database can store."""
+    text = text.replace("\x00", "").encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _by_class(error: BaseException, codes: Mapping[type[BaseException], str]) -> str | None:
+    return next((codes[cls] for cls in type(error).__mro__ if cls in codes), None)

@@ -1,0 +1,317 @@
+"""Starting chains: check everything, deduplicate, insert, and connect to blockers.
+
+Nothing is written before every value of the batch has been checked. On PostgreSQL a batch is one statement; keys add two,
+blockers three, however many chains there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Union, overload
+
+from queuert.engine import Engine, schedule, scheduled
+from queuert.errors import ChainNotFoundError, DuplicateJobIdError, JobTypeValidationError
+from queuert.job_types import InputOf, JobType, check_blockers, check_entry
+from queuert.model import Chain, Status
+from queuert.notify.base import Channel
+from queuert.options import UNSET, Dedup, Duration, _Unset, check_max_attempts, check_priority
+from queuert.storage.base import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+InputT = TypeVar("InputT")
+ChainRef = Union[Chain, str, Any]
+
+
+class NextOptions(TypedDict, total=False):
+    """The keyword options of a continuation."""
+
+    id: Any
+    at: datetime | None
+    after: Duration | None
+    priority: int | None
+    max_attempts: int | _Unset | None
+    blockers: Sequence[ChainRef] | None
+
+
+class ChainOptions(NextOptions, total=False):
+    """The keyword options of a new chain."""
+
+    dedup: Dedup | None
+
+
+@dataclass(frozen=True)
+class NewChain:
+    """A chain to be started, for `start_chains`."""
+
+    job_type: JobType[Any, Any] | str
+    input: object = None
+    id: Any = field(default=None, kw_only=True)
+    at: datetime | None = field(default=None, kw_only=True)
+    after: Duration | None = field(default=None, kw_only=True)
+    priority: int | None = field(default=None, kw_only=True)
+    max_attempts: int | _Unset | None = field(default=UNSET, kw_only=True)
+    dedup: Dedup | None = field(default=None, kw_only=True)
+    blockers: Sequence[ChainRef] | None = field(default=None, kw_only=True)
+
+    if TYPE_CHECKING:
+        # The generated one could not relate the input to the job type.
+        @overload
+        def __init__(
+            self, job_type: JobType[InputT, Any], input: InputOf[InputT], **options: Unpack[ChainOptions]
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self, job_type: JobType[None, Any], input: None = None, **options: Unpack[ChainOptions]
+        ) -> None: ...
+
+        @overload
+        def __init__(self, job_type: str, input: object = None, **options: Unpack[ChainOptions]) -> None: ...
+
+        def __init__(self, job_type: JobType[Any, Any] | str, input: object = None, **options: Any) -> None: ...
+
+
+@dataclass
+class _Plan:
+    """One chain of the batch, checked."""
+
+    job_type: JobType[Any, Any]
+    item: dict[str, Any]
+    explicit_id: bool
+    dedup: Dedup | None
+    excluded: tuple[str, ...]
+    blockers: tuple[str, ...]
+    duplicate_of: str | None = None
+    status: Status = Status.PENDING
+
+    @property
+    def id(self) -> str:
+        identity: str = self.item["id"]
+        return identity
+
+
+class Starter:
+    """Starts chains."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def start(self, chains: Sequence[NewChain], conn: object | None, *, trace: str | None = None) -> list[Chain]:
+        plans = [self._plan(chain, trace) for chain in chains]
+        if not plans:
+            return []
+        _check_batch(plans)
+        result: list[Chain] = []
+
+        def work(session: Session) -> list[Chain]:
+            result[:] = self._create(session, plans)
+            return result
+
+        def recover(session: Session) -> list[Chain] | None:
+            made = [plan.id for plan in plans if plan.duplicate_of is None]
+            return result if result and len(self._engine.repository.get_jobs(session, made)) == len(made) else None
+
+        simple = not any(plan.dedup or plan.blockers for plan in plans)
+        return self._engine.write(conn, work, recover=recover, single=simple and not _several_explicit(plans))
+
+    def _plan(self, chain: NewChain, trace: str | None) -> _Plan:
+        engine = self._engine
+        job_type = engine.types.get(chain.job_type)
+        check_entry(job_type)
+        at, after = schedule(chain.at, chain.after)
+        dedup = chain.dedup
+        if dedup is not None and not isinstance(dedup, Dedup):
+            raise TypeError(f"dedup must be a Dedup, not {type(dedup).__name__}.")
+        blockers = check_blocker_ids(engine, chain.blockers, job_type.name)
+        max_attempts = job_type.max_attempts if isinstance(chain.max_attempts, _Unset) else chain.max_attempts
+        return _Plan(
+            job_type=job_type,
+            item={
+                "id": engine.ids.new() if chain.id is None else engine.ids.check(chain.id),
+                "type_name": job_type.name,
+                "input": engine.encode_input(job_type, chain.input),
+                "priority": check_priority(job_type.priority if chain.priority is None else chain.priority),
+                "at": at,
+                "after": after,
+                "max_attempts": check_max_attempts(max_attempts),
+                "key": dedup.key if dedup else None,
+                "blockers": len(blockers),
+                "trace": trace,
+            },
+            explicit_id=chain.id is not None,
+            dedup=dedup,
+            excluded=tuple(engine.ids.check(chain_id(ref)) for ref in dedup.exclude_chain_ids) if dedup else (),
+            blockers=blockers,
+        )
+
+    def _create(self, session: Session, plans: Sequence[_Plan]) -> list[Chain]:
+        for plan in plans:
+            plan.duplicate_of, plan.status = None, Status.PENDING
+        if any(plan.dedup for plan in plans):
+            self._deduplicate(session, plans)
+        made = [plan for plan in plans if plan.duplicate_of is None]
+        self._check_blockers(session, made)
+        if _several_explicit(made):
+            with session.savepoint():  # a taken id must undo its neighbours, and leave the user's transaction usable
+                created = self._insert(session, made)
+        else:
+            created = self._insert(session, made)
+        return self._records(session, plans, created)
+
+    def _deduplicate(self, session: Session, plans: Sequence[_Plan]) -> None:
+        repository = self._engine.repository
+        keyed = [(number, plan) for number, plan in enumerate(plans) if plan.dedup]
+        keys = sorted({(plan.job_type.name, plan.item["key"]) for _, plan in keyed})
+        repository.touch_keys(session, [{"type_name": name, "key": key} for name, key in keys])
+        found = repository.find_duplicates(
+            session,
+            [
+                {
+                    "n": number,
+                    "type_name": plan.job_type.name,
+                    "key": plan.item["key"],
+                    "scope": plan.dedup.scope if plan.dedup else None,
+                    "since": plan.dedup.window_seconds if plan.dedup else None,
+                    "exclude": list(plan.excluded),
+                }
+                for number, plan in keyed
+            ],
+        )
+        # Within the batch the first of a key is created and the others get it.
+        first: dict[tuple[str, str], list[str]] = {}
+        for number, plan in keyed:
+            siblings = first.setdefault((plan.job_type.name, plan.item["key"]), [])
+            earlier = next((chain_id for chain_id in reversed(siblings) if chain_id not in plan.excluded), None)
+            plan.duplicate_of = found.get(number) or earlier
+            if plan.duplicate_of is None:
+                siblings.append(plan.id)
+
+    def _check_blockers(self, session: Session, plans: Sequence[_Plan]) -> None:
+        named = {blocker for plan in plans for blocker in plan.blockers}
+        if not named:
+            for plan in plans:
+                check_blockers(plan.job_type, [])
+            return
+        types = {plan.id: plan.job_type.name for plan in plans}
+        types |= blocker_types(self._engine, session, named - types.keys())
+        for plan in plans:
+            check_blockers(plan.job_type, [types[blocker] for blocker in plan.blockers])
+
+    def _insert(self, session: Session, plans: Sequence[_Plan]) -> dict[str, datetime]:
+        if not plans:
+            return {}
+        engine, repository = self._engine, self._engine.repository
+        channel = engine.channel_in_transaction(session, Channel.SCHEDULED)
+        created = repository.insert_chains(session, [plan.item for plan in plans], channel)
+        for plan in plans:
+            if plan.id not in created:
+                raise DuplicateJobIdError(plan.id)
+        blocked = {plan.id: plan for plan in plans if plan.blockers}
+        if blocked:
+            connect_blockers(engine, session, {plan.id: plan.blockers for plan in blocked.values()})
+            for freed in repository.settle_blockers(session, list(blocked)):
+                blocked[freed.id].status = freed.status
+        if channel is None:
+            ready = {plan.job_type.name for plan in plans if plan.status is Status.PENDING}
+            engine.announce(session, scheduled(ready))
+        return created
+
+    def _records(self, session: Session, plans: Sequence[_Plan], created: Mapping[str, datetime]) -> list[Chain]:
+        engine = self._engine
+        wanted = {plan.duplicate_of for plan in plans if plan.duplicate_of is not None}
+        existing = engine.repository.get_chains(session, sorted(wanted)) if wanted else {}
+        records = []
+        for plan in plans:
+            if plan.duplicate_of is not None:
+                found = existing[plan.duplicate_of]
+                record = engine.decode_chain(Chain(**found.__dict__), deduplicated=True)
+            else:
+                record = Chain(
+                    id=plan.id,
+                    type_name=plan.job_type.name,
+                    status=plan.status,
+                    input=plan.job_type.decode_input(plan.item["input"]),
+                    output=None,
+                    created_at=created[plan.id],
+                    completed_at=None,
+                    tail_id=plan.id,
+                    tail_type_name=plan.job_type.name,
+                )
+            records.append(record)
+        return records
+
+
+def chain_id(ref: object) -> object:
+    """The id of a chain or an id."""
+    return ref.id if isinstance(ref, Chain) else ref
+
+
+def check_blocker_ids(engine: Engine, blockers: Sequence[ChainRef] | None, type_name: str) -> tuple[str, ...]:
+    if blockers is None:
+        return ()
+    if isinstance(blockers, (str, bytes, Chain)) or not isinstance(blockers, Iterable):
+        raise TypeError("blockers must be a list of chains or ids.")
+    ids = tuple(engine.ids.check(chain_id(blocker)) for blocker in blockers)
+    if len(set(ids)) != len(ids):
+        raise JobTypeValidationError(
+            "invalid_blockers", f"The same chain is named twice as a blocker of {type_name!r}.", type_name=type_name
+        )
+    return ids
+
+
+def blocker_types(engine: Engine, session: Session, ids: Iterable[str]) -> dict[str, str]:
+    """The types of chains that are to be blockers; all must exist."""
+    wanted = sorted(ids)
+    found = engine.repository.get_chains(session, wanted) if wanted else {}
+    for identity in wanted:
+        if identity not in found:
+            raise ChainNotFoundError(identity)
+    return {identity: chain.type_name for identity, chain in found.items()}
+
+
+def connect_blockers(engine: Engine, session: Session, blockers: Mapping[str, Sequence[str]]) -> None:
+    engine.repository.insert_blockers(
+        session,
+        [
+            {"job_id": job_id, "chain_id": blocker, "index": index, "trace": None}
+            for job_id, named in blockers.items()
+            for index, blocker in enumerate(named)
+        ],
+    )
+
+
+def _several_explicit(plans: Sequence[_Plan]) -> bool:
+    return len(plans) > 1 and any(plan.explicit_id for plan in plans)
+
+
+def _check_batch(plans: Sequence[_Plan]) -> None:
+    """Ids must differ, and chains of one batch must not wait for each other in a circle."""
+    by_id: dict[str, _Plan] = {}
+    for plan in plans:
+        if plan.id in by_id:
+            raise DuplicateJobIdError(plan.id)
+        by_id[plan.id] = plan
+    settled: set[str] = set()
+    for plan in plans:
+        path: list[tuple[str, list[str]]] = [(plan.id, list(plan.blockers))]
+        waiting = {plan.id}
+        while path:
+            identity, rest = path[-1]
+            if not rest:
+                path.pop()
+                waiting.discard(identity)
+                settled.add(identity)
+                continue
+            blocker = rest.pop()
+            if blocker in waiting:
+                name = by_id[identity].job_type.name
+                raise JobTypeValidationError(
+                    "invalid_blockers", f"Chain {identity} would wait for itself, through its blockers.", type_name=name
+                )
+            if blocker in by_id and blocker not in settled:
+                waiting.add(blocker)
+                path.append((blocker, list(by_id[blocker].blockers)))

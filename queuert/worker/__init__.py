@@ -1,0 +1,1 @@
+"""Threads that claim jobs, run their handlers and record how it went."""

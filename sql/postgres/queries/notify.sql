@@ -1,0 +1,6 @@
+-- name: notify
+-- params: items
+-- Tell the listeners of each channel, once the transaction commits. `items` is a JSON array of {"channel", "payload"}.
+-- The count makes the answer one row, however many there are.
+SELECT count(pg_notify(i.channel, i.payload))
+FROM json_to_recordset(CAST(:items AS json)) AS i (channel text, payload text);

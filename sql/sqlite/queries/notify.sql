@@ -1,0 +1,3 @@
+-- name: notify
+-- params: items
+-- nothing: watchers see every commit by PRAGMA data_version
