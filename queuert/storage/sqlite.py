@@ -78,9 +78,7 @@ class SqliteSession:
 
     dialect = "sqlite"
 
-    def __init__(
-        self, raw: sqlite3.Connection, hooks: Hooks | None = None, *, mutex: threading.Lock | None = None
-    ) -> None:
+    def __init__(self, raw: sqlite3.Connection, hooks: Hooks | None = None, *, mutex: threading.Lock | None = None) -> None:
         self.raw = raw
         self.hooks = hooks
         self._mutex = mutex
@@ -361,7 +359,8 @@ class SqliteDatabase(Database):
                     _run_pragma(conn, "auto_vacuum = INCREMENTAL")
                     sqlite3.Cursor(conn).execute("VACUUM")
                 elif _pragma(conn, "auto_vacuum") == 2:
-                    _run_pragma(conn, "incremental_vacuum")
+                    # As a script: execute() would take one step, which is one page.
+                    sqlite3.Cursor(conn).executescript("PRAGMA incremental_vacuum")
                 else:
                     logger.warning(
                         "%s was not made with incremental auto-vacuum, so nothing was given back: "
@@ -458,9 +457,7 @@ class SqliteDatabase(Database):
     @contextmanager
     def _locked(self, *, writes: bool) -> Iterator[None]:
         lock = self._lock
-        acquire, release = (
-            (lock.acquire_write, lock.release_write) if writes else (lock.acquire_read, lock.release_read)
-        )
+        acquire, release = (lock.acquire_write, lock.release_write) if writes else (lock.acquire_read, lock.release_read)
         acquire()
         try:
             yield
@@ -529,8 +526,7 @@ class SqliteDatabase(Database):
     def _connect(self, factory: type[_Conn], *, writes: bool) -> _Conn:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise UnsupportedDatabaseError(
-                f"SQLite {sqlite3.sqlite_version} is too old: this library needs "
-                f"{'.'.join(map(str, OLDEST_SQLITE))} or newer."
+                f"SQLite {sqlite3.sqlite_version} is too old: this library needs {'.'.join(map(str, OLDEST_SQLITE))} or newer."
             )
         if self._orphaned:
             raise DatabaseUnavailableError(

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from queuert.errors import UnsupportedDatabaseError
 
@@ -16,7 +17,7 @@ MASK = "***"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _KEY_VALUE = re.compile(r"\s*[A-Za-z_]\w*\s*=")
 _SECRET_KEY = r"[A-Za-z_]*(?:password|secret)[A-Za-z_]*"
-_CREDENTIALS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/?#@:]*):([^/?#@]*)@")
+_CREDENTIALS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/?#@:]*):([^/?#]*)@")
 _LOOSE_CREDENTIALS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/?#@:]*):(.*)@", re.DOTALL)
 _QUERY_SECRET = re.compile(rf"([?&]{_SECRET_KEY}=)([^&#]*)", re.IGNORECASE)
 _PAIR_SECRET = re.compile(rf"(\b{_SECRET_KEY}\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s]*)", re.IGNORECASE)
@@ -51,9 +52,7 @@ def parse_target(target: object) -> Target:
         return _parse_text(target)
     modules = {base.__module__.partition(".")[0] for base in type(target).__mro__}
     if "psycopg_pool" in modules and hasattr(target, "getconn"):
-        if type(target).__name__.startswith("Async") or any(
-            b.__name__.startswith("Async") for b in type(target).__mro__
-        ):
+        if type(target).__name__.startswith("Async") or any(b.__name__.startswith("Async") for b in type(target).__mro__):
             raise UnsupportedDatabaseError("This library is synchronous: pass a psycopg_pool.ConnectionPool.")
         return Target("postgres", pool=target)
     raise UnsupportedDatabaseError(
@@ -120,13 +119,11 @@ def scrub(message: str, url: str) -> str:
 
 
 def _secrets(url: str) -> list[str]:
-    from urllib.parse import unquote
-
     found = [match[2] for match in _PAIR_SECRET.finditer(url)] + [match[2] for match in _QUERY_SECRET.finditer(url)]
     credentials = _CREDENTIALS.match(url) or _LOOSE_CREDENTIALS.match(url)
     if credentials:
         found.append(credentials[2])
-        found.extend(credentials[2].split("/"))
+        found.extend(re.split("[/@]", credentials[2]))
     found.extend([unquote(secret) for secret in found] + [secret.strip("'") for secret in found])
     # A secret of one or two characters would blank out half of the message, and hides nothing.
     return sorted({secret for secret in found if len(secret) > 2}, key=len, reverse=True)
