@@ -5,6 +5,8 @@
 -- candidates in index order, and only the merged winners are locked. `levels` names known pairs and how far each was
 -- claimed: starting there steps over the dead index entries that a held snapshot keeps at the head. `types` names
 -- the types to look through from the start. Losing a claim in a crash costs a re-run only, so it commits asynchronously.
+-- Each window must be read in index order, never sorted: so the upper bound on the time stands outside (the planner would
+-- expect few rows of the range, and sort them), and the limit is one it cannot see (it then expects a tenth of the rows).
 WITH RECURSIVE fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ),
@@ -51,11 +53,12 @@ candidate AS MATERIALIZED (
         FROM {job} j
         WHERE j.status = 'pending' AND j.type_name = level.type_name AND j.suspect = :suspect
           AND j.priority = level.priority
-          AND j.scheduled_at >= level.since AND j.scheduled_at <= {now}
+          AND j.scheduled_at >= level.since
           AND j.id NOT IN (SELECT h.id::{id_type} FROM json_array_elements_text(:held::json) AS h (id))
         ORDER BY j.scheduled_at
-        LIMIT :window
+        LIMIT (SELECT :window::integer)
     ) c
+    WHERE c.scheduled_at <= {now}
     ORDER BY c.priority DESC, c.scheduled_at
     LIMIT :window
 ),
