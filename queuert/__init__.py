@@ -35,6 +35,7 @@ from queuert.hooks import Hooks
 from queuert.job_types import JobType, JobTypes
 from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
 from queuert.options import Backoff, Dedup, Lease, Retention
+from queuert.periodic import PeriodicStatus
 from queuert.starting import NewChain
 from queuert.storage.migrations import MigrationStatus
 from queuert.worker.worker import Worker
@@ -73,6 +74,7 @@ __all__ = [
     "MigrationStatus",
     "NewChain",
     "Page",
+    "PeriodicStatus",
     "Queuert",
     "QueuertError",
     "Retention",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
+from datetime import datetime, tzinfo
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -20,6 +20,7 @@ from queuert.model import Attempt, Chain, Job, Page, TimelineEntry
 from queuert.notify.base import Notifier
 from queuert.notify.in_process import InProcessNotifier
 from queuert.options import UNSET, Dedup, Duration, Lease, Retention, _Unset
+from queuert.periodic import Missed, PeriodicStatus, Ticker
 from queuert.reading import Reader
 from queuert.retention import Cleaner, Progress
 from queuert.starting import ChainOptions, ChainRef, NewChain, Starter
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 InputT = TypeVar("InputT")
 
+JobTypeT = TypeVar("JobTypeT", bound=JobType[Any, Any])
 IdFunction = Callable[[], Any]
 IdCheck = Callable[[str], bool]
 
@@ -102,6 +104,7 @@ class Queuert(DefinesJobTypes):
         self._starter = Starter(self._engine)
         self._chains = Chains(self._engine)
         self._reader = Reader(self._engine)
+        self._ticker = Ticker(self._engine, self._starter)
         self._history = History(self._engine)
         self._cleaner = Cleaner(self._engine, Retention() if retention is None else retention)
 
@@ -134,7 +137,7 @@ class Queuert(DefinesJobTypes):
             yield session.raw
 
     def hooks(self) -> AbstractContextManager[Hooks]:
-        """Put it around a transaction that you manage yourself: effects run after a clean exit, and are dropped on an exception."""
+        """For a transaction that you manage yourself: effects run after a clean exit, and are dropped on an exception."""
         return self._engine.hooks()
 
     def configure_connection(self, conn: Any) -> None:
@@ -170,9 +173,7 @@ class Queuert(DefinesJobTypes):
     def __enter__(self) -> Queuert:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     # Writing
@@ -392,9 +393,7 @@ class Queuert(DefinesJobTypes):
         raise_on_failure: bool = True,
     ) -> Chain:
         """Wait until a chain has closed."""
-        return self._reader.wait_for(
-            chain, timeout=timeout, poll_interval=poll_interval, raise_on_failure=raise_on_failure
-        )
+        return self._reader.wait_for(chain, timeout=timeout, poll_interval=poll_interval, raise_on_failure=raise_on_failure)
 
     # History
 
@@ -409,6 +408,34 @@ class Queuert(DefinesJobTypes):
     def stats(self, *, types: Iterable[Any] | None = None, count_limit: int | None = 10_000, conn: Any = None) -> Stats:
         """How things stand: counts, the oldest, retries, errors, what is stranded."""
         return self._history.stats(types, count_limit, conn)
+
+    # Recurring work
+
+    def periodic(
+        self,
+        schedule: str | Duration,
+        *,
+        tz: str | tzinfo = "UTC",
+        name: str | None = None,
+        input: object = None,
+        missed: Missed = "once",
+    ) -> Callable[[JobTypeT], JobTypeT]:
+        """Start a chain of a job type at every tick of a schedule: put it above `@app.job`.
+
+        `schedule` is a cron expression, read in the time zone `tz`, or a number of seconds. However many workers run, there
+        is one chain a tick. `missed` says what becomes of the ticks that nobody was there for: `once` makes up for them
+        with one chain, `all` with one each, `skip` with none.
+        """
+
+        def decorate(job_type: JobTypeT) -> JobTypeT:
+            self._ticker.add(job_type, schedule, tz=tz, name=name, input=input, missed=missed)
+            return job_type
+
+        return decorate
+
+    def periodics(self) -> list[PeriodicStatus]:
+        """What recurs, with its last and next run."""
+        return self._ticker.status()
 
     # Working
 
@@ -435,7 +462,7 @@ class Queuert(DefinesJobTypes):
             lease=lease,
             backoff=backoff,
             middleware=middleware,
-            housekeeping=(self._cleaner.run_if_due,),
+            housekeeping=(self._cleaner.run_if_due, self._ticker.run_if_due),
             **{key: value for key, value in intervals.items() if value is not None},
         )
 
@@ -444,9 +471,7 @@ class Queuert(DefinesJobTypes):
         return drain(self._engine, self._chains, timeout=timeout, types=types)
 
 
-def _database(
-    target: object, *, synchronous: Any, busy_timeout: Any, check_foreign_keys: bool, **postgres: Any
-) -> Database:
+def _database(target: object, *, synchronous: Any, busy_timeout: Any, check_foreign_keys: bool, **postgres: Any) -> Database:
     if isinstance(target, Database):
         return target
     if isinstance(target, os.PathLike):

@@ -213,9 +213,7 @@ def schedule(at: datetime | None, after: Duration | None) -> tuple[str | None, f
     if not isinstance(at, datetime):
         raise TypeError(f"`at` must be a datetime, not {type(at).__name__}.")
     if at.utcoffset() is None:
-        raise ValueError(
-            "`at` must be an aware datetime, such as datetime.now(timezone.utc); this one has no time zone."
-        )
+        raise ValueError("`at` must be an aware datetime, such as datetime.now(timezone.utc); this one has no time zone.")
     return iso(at), None
 
 

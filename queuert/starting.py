@@ -60,14 +60,10 @@ class NewChain:
     if TYPE_CHECKING:
         # The generated one could not relate the input to the job type.
         @overload
-        def __init__(
-            self, job_type: JobType[InputT, Any], input: InputOf[InputT], **options: Unpack[ChainOptions]
-        ) -> None: ...
+        def __init__(self, job_type: JobType[InputT, Any], input: InputOf[InputT], **options: Unpack[ChainOptions]) -> None: ...
 
         @overload
-        def __init__(
-            self, job_type: JobType[None, Any], input: None = None, **options: Unpack[ChainOptions]
-        ) -> None: ...
+        def __init__(self, job_type: JobType[None, Any], input: None = None, **options: Unpack[ChainOptions]) -> None: ...
 
         @overload
         def __init__(self, job_type: str, input: object = None, **options: Unpack[ChainOptions]) -> None: ...
@@ -101,10 +97,9 @@ class Starter:
         self._engine = engine
 
     def start(self, chains: Sequence[NewChain], conn: object | None, *, trace: str | None = None) -> list[Chain]:
-        plans = [self._plan(chain, trace) for chain in chains]
+        plans = self._plans(chains, trace)
         if not plans:
             return []
-        _check_batch(plans)
         result: list[Chain] = []
 
         def work(session: Session) -> list[Chain]:
@@ -117,6 +112,15 @@ class Starter:
 
         simple = not any(plan.dedup or plan.blockers for plan in plans)
         return self._engine.write(conn, work, recover=recover, single=simple and not _several_explicit(plans))
+
+    def start_in(self, session: Session, chains: Sequence[NewChain]) -> list[Chain]:
+        """Start chains in a transaction of the library's own that does other things too."""
+        return self._create(session, self._plans(chains, None)) if chains else []
+
+    def _plans(self, chains: Sequence[NewChain], trace: str | None) -> list[_Plan]:
+        plans = [self._plan(chain, trace) for chain in chains]
+        _check_batch(plans)
+        return plans
 
     def _plan(self, chain: NewChain, trace: str | None) -> _Plan:
         engine = self._engine

@@ -24,7 +24,9 @@ _STATUS_AT: Final = JOB_COLUMNS.index("status")
 _SUSPECT_AT: Final = JOB_COLUMNS.index("suspect")
 _IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "continued_to"))
 
-CLAIM_WINDOW: Final = 2  # candidates looked at for each job asked for, so that rows locked by others do not leave it short
+CLAIM_WINDOW: Final = (
+    2  # candidates looked at for each job asked for, so that rows locked by others do not leave it short
+)
 WIDEST_WINDOW: Final = 10_000
 
 
@@ -159,9 +161,9 @@ class Repository:
         """
         types = [] if levels else [{"name": name, "lease": lease} for name, lease in leases.items()]
         known = [
-            {"type_name": l.type_name, "priority": l.priority, "since": iso(l.since), "lease": leases[l.type_name]}
-            for l in levels
-            if l.type_name in leases
+            {"type_name": name, "priority": priority, "since": iso(since), "lease": leases[name]}
+            for name, priority, since in levels
+            if name in leases
         ]
         if self.dialect == "sqlite":  # it has no dead rows to step over, and looks for itself
             types, known = [{"name": name, "lease": lease} for name, lease in leases.items()], []
@@ -333,6 +335,13 @@ class Repository:
         rows = self._run(session, "finish_singleton", name=name, owner=owner, next_at=iso(next_at), next_in=next_in)
         return bool(rows)
 
+    def advance_singleton(
+        self, session: Session, name: str, expected: datetime | None, next_at: datetime, *, ran: bool
+    ) -> bool:
+        """Whether it was us who moved it on."""
+        times = {"expected": iso(expected), "next_at": iso(next_at)}
+        return bool(self._run(session, "advance_singleton", name=name, ran=ran, **times))
+
     def list_singletons(
         self, session: Session
     ) -> list[tuple[str, str | None, datetime | None, datetime | None, datetime | None]]:
@@ -378,7 +387,9 @@ class Repository:
     def count_jobs(
         self, session: Session, types: Sequence[str], statuses: Sequence[str], limit: int | None
     ) -> list[tuple[str, Status, int]]:
-        rows = self._run(session, "count_jobs", types=_dumps(types), statuses=_dumps(statuses), limit=self._limit(limit))
+        rows = self._run(
+            session, "count_jobs", types=_dumps(types), statuses=_dumps(statuses), limit=self._limit(limit)
+        )
         return [(row[0], _STATUS[row[1]], row[2]) for row in rows]
 
     def count_attempts(
@@ -404,8 +415,8 @@ class Repository:
 
     # Rows to records
 
-    def _run(self, session: Session, name: str, **params: object) -> list[Row]:
-        return session.run(self.queries[name], params)
+    def _run(self, session: Session, query: str, /, **params: object) -> list[Row]:
+        return session.run(self.queries[query], params)
 
     def _limit(self, limit: int | None) -> int | None:
         # PostgreSQL reads LIMIT NULL as none, SQLite a negative one.
@@ -423,7 +434,7 @@ class Repository:
                 values[index] = None if values[index] is None else str(values[index])
         # Hundreds of these are made a second: filling the dict is three times as fast as a frozen __init__.
         job = object.__new__(Job)
-        job.__dict__.update(zip(JOB_COLUMNS, values))
+        job.__dict__.update(zip(JOB_COLUMNS, values, strict=True))
         return job
 
     def _chain(self, row: Row) -> Chain:

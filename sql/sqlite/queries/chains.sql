@@ -269,3 +269,14 @@ RETURNING name;
 SELECT s.name, s.leased_by, s.leased_until, s.last_run_at, s.next_run_at
 FROM {singleton} s
 ORDER BY s.name;
+
+-- name: advance_singleton
+-- params: name, expected, next_at, ran
+-- Set when a task is due next, if nobody else has done so since it was read.
+INSERT INTO {singleton} AS s (name, next_run_at)
+VALUES (:name, :next_at)
+ON CONFLICT (name) DO UPDATE
+    SET next_run_at = excluded.next_run_at,
+        last_run_at = CASE WHEN :ran THEN {now} ELSE s.last_run_at END
+    WHERE s.next_run_at IS :expected
+RETURNING name;
