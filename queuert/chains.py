@@ -26,6 +26,7 @@ from queuert.errors import (
     BlockerReference,
     BlockerReferenceError,
     ChainNotFoundError,
+    DuplicateJobIdError,
     JobAlreadyCompletedError,
     JobNotFoundError,
     JobNotTriggerableError,
@@ -47,6 +48,7 @@ class NextJob:
     job_type: JobType[Any, Any]
     columns: dict[str, Any]
     blockers: tuple[str, ...] = ()
+    explicit_id: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Chains:
             check_continuation(known, target.name)
         due_at, due_after = schedule(at, after)
         named = check_blocker_ids(engine, blockers, target.name)
+        if not named:
+            check_blockers(target, [])
         if current.chain_id in named:
             raise JobTypeValidationError(
                 "invalid_blockers",
@@ -123,6 +127,7 @@ class Chains:
                 "next_trace": trace,
             },
             blockers=named,
+            explicit_id=id is not None,
         )
 
     def complete(
@@ -137,6 +142,7 @@ class Chains:
         completions = self._lock(session, completions, result, wait=wait)
         if not completions:
             return result
+        self._check_next_ids(session, completions)
         self._check_next_blockers(session, completions)
         succeeded = "succeeded" if self._engine.settings.history == "all" else None
         done = self._repository.complete_jobs(
@@ -185,13 +191,15 @@ class Chains:
         result.unlocked = {c.job.id for c in completions if not {c.job.id, c.job.chain_id} <= locked}
         return [c for c in completions if c.job.id not in result.unlocked]
 
+    def _check_next_ids(self, session: Session, completions: Sequence[Completion]) -> None:
+        named = [c.next.columns["next_id"] for c in completions if c.next is not None and c.next.explicit_id]
+        for taken in self._repository.get_jobs(session, named) if named else ():
+            raise DuplicateJobIdError(taken)
+
     def _check_next_blockers(self, session: Session, completions: Sequence[Completion]) -> None:
         for completion in completions:
             following = completion.next
-            if following is None:
-                continue
-            if not following.blockers:
-                check_blockers(following.job_type, [])
+            if following is None or not following.blockers:
                 continue
             types = blocker_types(self._engine, session, following.blockers)
             check_blockers(following.job_type, [types[blocker] for blocker in following.blockers])
