@@ -17,6 +17,7 @@ from typing import Protocol
 class Forkable(Protocol):
     def after_fork(self) -> Iterable[object]:
         """Forget connections and locks, in the child; returns what must never be closed."""
+        ...
 
 
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()

@@ -38,9 +38,7 @@ def migrate(database: Database, names: Names, migrations: Sequence[Migration] | 
         return _apply(session, known, queries)
 
 
-def migration_status(
-    database: Database, names: Names, migrations: Sequence[Migration] | None = None
-) -> MigrationStatus:
+def migration_status(database: Database, names: Names, migrations: Sequence[Migration] | None = None) -> MigrationStatus:
     """What is applied and what is pending, also on an empty database. Changes nothing."""
     known = _known(database, names, migrations)
     queries = sqlfiles.queries(database.dialect, names)

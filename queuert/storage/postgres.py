@@ -94,9 +94,7 @@ class _UtcLoader(Loader):
         try:
             return _parse_timestamp(text).astimezone(timezone.utc)
         except ValueError:
-            raise psycopg.DataError(
-                f"The time {text!r} cannot be read: leave the DateStyle of connections at ISO."
-            ) from None
+            raise psycopg.DataError(f"The time {text!r} cannot be read: leave the DateStyle of connections at ISO.") from None
 
 
 def _parse_timestamp(text: str) -> datetime:
@@ -147,9 +145,10 @@ class PostgresSession:
             return []
         # A user's connection may have psycopg's client-side binding cursors as its default: ours is always a plain one.
         cursor = _Cursor(self.raw, row_factory=tuple_row)
-        cursor.execute(query.parts[0], params)
+        statement: Any = query.parts[0]  # psycopg's types want literals; ours come from files
+        cursor.execute(statement, params)
         if cursor.pgresult is None:  # in a pipeline: the answer is still under way
-            if _RETURNS_NOTHING.match(query.parts[0]):
+            if _RETURNS_NOTHING.match(statement):
                 return []
             return _fetch_from_pipeline(cursor)
         return cursor.fetchall() if cursor.pgresult.status == pq.ExecStatus.TUPLES_OK else []
@@ -180,7 +179,7 @@ class PostgresSession:
         with self.raw.pipeline():
             yield
 
-    def _statement(self, statement: str) -> None:
+    def _statement(self, statement: Any) -> None:
         _Cursor(self.raw, row_factory=tuple_row).execute(statement)
 
     def _sync(self, *, failed: bool = False) -> None:
@@ -328,12 +327,7 @@ class PostgresDatabase(Database):
                 "The transaction on this connection has failed, and PostgreSQL accepts no more in it: roll it back."
             )
         # A pipeline may have BEGIN still under way: then psycopg knows of the transaction and the server does not yet.
-        if (
-            status == pq.TransactionStatus.IDLE
-            and raw.autocommit
-            and not reading
-            and not getattr(raw, "_num_transactions", 0)
-        ):
+        if status == pq.TransactionStatus.IDLE and raw.autocommit and not reading and not getattr(raw, "_num_transactions", 0):
             raise TransactionRequiredError(
                 "This connection is in autocommit with no transaction open, so the job would commit alone: "
                 "call inside `with conn.transaction():`."
@@ -415,14 +409,12 @@ class PostgresDatabase(Database):
                 conn: Connection = pool.getconn(timeout=max(0.05, deadline - time.monotonic()))
             except psycopg_pool.PoolClosed as error:
                 if self.target.pool is None and pool is not self._pool:
-                    raise DatabaseUnavailableError(
-                        "The pool was closed while this call waited for a connection."
-                    ) from None
+                    raise DatabaseUnavailableError("The pool was closed while this call waited for a connection.") from None
                 raise DatabaseUnavailableError(f"The pool is not open: {error}.") from None
             except psycopg_pool.TooManyRequests as error:
                 raise DatabaseUnavailableError(f"The pool has no connection to give: {error}.") from error
             except psycopg_pool.PoolTimeout:
-                self._explain_timeout(pool)
+                raise self._why_timeout(pool) from None
             if _is_alive(conn):
                 return conn
             conn.close()
@@ -440,9 +432,7 @@ class PostgresDatabase(Database):
 
     def _ready_pool(self) -> Any:
         if self._inherited:
-            raise DatabaseUnavailableError(
-                "This pool was opened by the process that forked this one: make a new one here."
-            )
+            raise DatabaseUnavailableError("This pool was opened by the process that forked this one: make a new one here.")
         pool = self._pool
         if pool is None:
             with self._opening:
@@ -491,12 +481,10 @@ class PostgresDatabase(Database):
             return conn
 
     def _connection_options(self, url: str | None) -> tuple[str, dict[str, Any]]:
-        pool = self.target.pool
+        pool: Any = self.target.pool
         url = url or self.target.url
         if url is None:
-            info = pool.conninfo() if callable(pool.conninfo) else pool.conninfo
-            given = pool.kwargs() if callable(pool.kwargs) else pool.kwargs
-            return info, {**(given or {}), "autocommit": True}
+            return _value(pool.conninfo), {**(_value(pool.kwargs) or {}), "autocommit": True}
         options: dict[str, Any] = {
             **KEEPALIVES,
             "tcp_user_timeout": TCP_USER_TIMEOUT,
@@ -511,13 +499,16 @@ class PostgresDatabase(Database):
             options["prepare_threshold"] = None
         return url, options
 
-    def _explain_timeout(self, pool: Any) -> None:
-        """Raise the reason why the pool gave no connection in time: the server does not answer, or all are in use."""
-        self._connect(None).close()
-        raise DatabaseUnavailableError(
+    def _why_timeout(self, pool: Any) -> DatabaseUnavailableError:
+        """Why the pool gave no connection in time: the server does not answer, or all are in use."""
+        try:
+            self._connect(None).close()
+        except DatabaseUnavailableError as reason:
+            return reason
+        return DatabaseUnavailableError(
             f"No connection became free within {self.pool_timeout:g} seconds: all {pool.max_size} of the pool are in "
             "use. Give it more with pool_size=, or end transactions sooner."
-        ) from None
+        )
 
     def after_fork(self) -> Iterable[object]:
         self._opening = threading.Lock()
@@ -626,9 +617,9 @@ def _readable(descriptor: int) -> bool:
 
 def _configure(conn: Connection) -> None:
     """Server-side settings of a new connection. Not through `options`: PgBouncer refuses those."""
-    settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SERVER_SETTINGS.items())
+    settings: Any = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SERVER_SETTINGS.items())
     with contextlib.suppress(psycopg.errors.DatabaseError):
-        conn.execute(f"SELECT {settings}")
+        conn.execute("SELECT " + settings)
         if not conn.autocommit:
             conn.commit()
 
@@ -637,9 +628,12 @@ def _check_url(url: str) -> None:
     try:
         conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise UnsupportedDatabaseError(
-            f"{safe_url(url)!r} is not a PostgreSQL URL: {scrub(str(error), url).strip()}"
-        ) from None
+        raise UnsupportedDatabaseError(f"{safe_url(url)!r} is not a PostgreSQL URL: {scrub(str(error), url).strip()}") from None
+
+
+def _value(option: Any) -> Any:
+    """An option of a pool, which may be a function that gives it."""
+    return option() if callable(option) else option
 
 
 def _jittered(pause: float) -> float:

@@ -23,6 +23,7 @@ import logging
 import os
 import random
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -360,7 +361,7 @@ class SqliteDatabase(Database):
                     sqlite3.Cursor(conn).execute("VACUUM")
                 elif _pragma(conn, "auto_vacuum") == 2:
                     # As a script: execute() would take one step, which is one page.
-                    sqlite3.Cursor(conn).executescript("PRAGMA incremental_vacuum")
+                    conn.own_script("PRAGMA incremental_vacuum")
                 else:
                     logger.warning(
                         "%s was not made with incremental auto-vacuum, so nothing was given back: "
@@ -414,6 +415,7 @@ class SqliteDatabase(Database):
                     self._discard(conn)
                 elif is_busy(error) and busy < BUSY_TRIES - 1:
                     busy += 1
+                    self._discard_if_unsure(conn, error)
                 else:
                     self._raise(error)
             finally:
@@ -430,7 +432,9 @@ class SqliteDatabase(Database):
             except sqlite3.OperationalError as error:
                 if is_snapshot(error) and tries <= SNAPSHOT_TRIES:
                     self._discard(conn)
-                elif not is_busy(error) or tries >= BUSY_TRIES:
+                elif is_busy(error) and tries < BUSY_TRIES:
+                    self._discard_if_unsure(conn, error)
+                else:
                     self._raise(error)
 
     def _roll_back(self, conn: GuardedConnection) -> None:
@@ -445,7 +449,7 @@ class SqliteDatabase(Database):
         """Raise an error that says what to do; a busy database stays the driver's own error, with a note."""
         if is_readonly(error):
             raise DatabaseUnavailableError(f"{self.path} cannot be written: {error}.") from error
-        if is_busy(error) and hasattr(error, "add_note"):
+        if is_busy(error) and sys.version_info >= (3, 11):
             error.add_note(
                 f"Another transaction held {self.path} for longer than the busy timeout of {self.busy_timeout:g} "
                 "seconds. If it is one of this thread's own, pass its connection as conn=."
@@ -510,6 +514,11 @@ class SqliteDatabase(Database):
             if self._writer is conn:
                 self._writer = None
         self._close(conn)
+
+    def _discard_if_unsure(self, conn: GuardedConnection, error: sqlite3.OperationalError) -> None:
+        """Python 3.10 does not tell whether it was the snapshot."""
+        if not hasattr(error, "sqlite_errorcode"):
+            self._discard(conn)
 
     def _close_if_retired(self, conn: GuardedConnection) -> None:
         """close() was called while the writer was in use."""

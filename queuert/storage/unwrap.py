@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import Any
+from typing import Any, cast
 
 from queuert.errors import TransactionRequiredError
 
@@ -29,7 +29,7 @@ def unwrap(conn: object, *, reading: bool = False) -> Any:
     if hasattr(conn, "in_transaction") and hasattr(conn, "exec_driver_sql"):
         return _sqlalchemy_connection(conn, reading)
     if hasattr(conn, "driver_connection"):  # what engine.raw_connection() gives
-        return conn.driver_connection
+        return cast(Any, conn).driver_connection
     return conn
 
 
@@ -46,9 +46,7 @@ def wrong_connection(conn: object, raw: object, expected: str) -> TypeError:
         hint = " Pass the cursor's connection."
     elif type(raw).__name__ == "Engine":
         hint = " Pass a Connection or a Session of the engine."
-    return TypeError(
-        f"conn= must be {expected}, or a SQLAlchemy or Django connection to one, not {kind}{inside}.{hint}"
-    )
+    return TypeError(f"conn= must be {expected}, or a SQLAlchemy or Django connection to one, not {kind}{inside}.{hint}")
 
 
 def _is_sqlalchemy_session(conn: object) -> bool:
