@@ -258,32 +258,6 @@ WHERE json_extract(value, '$[2]') = 'pending';
 -- name: end_attempts
 -- params: items
 -- End attempts that did not complete: back to pending, or failed for good. Only where the lease is still the one named.
-INSERT INTO {job_attempt} (
-    job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome, error_code, error_detail, retry_at
-)
-SELECT
-    j.id, j.attempt, j.leased_by, j.last_attempt_at,
-    CASE WHEN json_extract(i.value, '$.waited') IS NOT NULL THEN min(
-        strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$.waited')))
-        || '000Z',
-        {now}
-    ) END,
-    {now}, json_extract(i.value, '$.outcome'), json_extract(i.value, '$.code'), json_extract(i.value, '$.detail'),
-    CASE
-        WHEN json_extract(i.value, '$.status') = 'pending' THEN max(
-            {now},
-            coalesce(
-                json_extract(i.value, '$.at'),
-                strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', json_extract(i.value, '$.after'))) || '000Z',
-                {now}
-            )
-        )
-    END
-FROM json_each(:items) i
-CROSS JOIN {job} j ON j.id = json_extract(i.value, '$.id')
-WHERE j.status = 'running'
-  AND j.leased_by = json_extract(i.value, '$.worker')
-  AND j.lease_token = json_extract(i.value, '$.token');
 UPDATE {job}
 SET status = item.status,
     scheduled_at = CASE
@@ -318,7 +292,35 @@ FROM (
     FROM json_each(:items)
 ) item
 WHERE id = item.job_id AND {job}.status = 'running' AND leased_by = item.worker AND lease_token = item.token
-RETURNING id, chain_id, type_name, status, scheduled_at;
+RETURNING id, chain_id, type_name, status, scheduled_at, attempt, last_attempt_at, {now};
+INSERT INTO {job_attempt} (
+    job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome, error_code, error_detail, retry_at
+)
+SELECT
+    ended.id, ended.attempt, json_extract(i.value, '$.worker'), ended.claimed_at,
+    CASE WHEN json_extract(i.value, '$.waited') IS NOT NULL THEN min(
+        strftime('%Y-%m-%dT%H:%M:%f', ended.claimed_at, printf('%+.3f seconds', json_extract(i.value, '$.waited')))
+        || '000Z',
+        ended.finished_at
+    ) END,
+    ended.finished_at, json_extract(i.value, '$.outcome'), json_extract(i.value, '$.code'),
+    json_extract(i.value, '$.detail'),
+    CASE WHEN ended.status = 'pending' THEN ended.scheduled_at END
+FROM (
+    SELECT
+        json_extract(value, '$[0]') AS id,
+        json_extract(value, '$[3]') AS status,
+        json_extract(value, '$[4]') AS scheduled_at,
+        json_extract(value, '$[5]') AS attempt,
+        json_extract(value, '$[6]') AS claimed_at,
+        json_extract(value, '$[7]') AS finished_at
+    FROM json_each(:returned)
+) ended
+JOIN json_each(:items) i ON json_extract(i.value, '$.id') = ended.id;
+SELECT
+    json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
+    json_extract(value, '$[4]')
+FROM json_each(:returned);
 
 -- name: release_claims
 -- params: worker, items
