@@ -179,7 +179,13 @@ class AttemptRun:
                 job = self._engine.repository.get_jobs(session, [self.job.id]).get(self.job.id)
         except Exception:
             return False
-        return job is not None and job.status is Status.COMPLETED and job.lease_token == self.job.lease_token
+        # A completion from outside leaves our token in the row, but not our name.
+        return (
+            job is not None
+            and job.status is Status.COMPLETED
+            and job.completed_by == self._worker_id
+            and job.lease_token == self.job.lease_token
+        )
 
     def _ended(self, error: BaseException) -> Outcome:
         if self._decision is not None:
@@ -195,6 +201,14 @@ class AttemptRun:
             # A deadlock's victim, or a lost connection: nobody's fault, so it costs no attempt.
             return Outcome(ended=self._again(TRANSIENT_PAUSE, error_detail(error)))
         return Outcome(ended=self._failure(error, error_code(error, self._engine.settings.error_codes)))
+
+    def failed(self, error: BaseException) -> Outcome:
+        """The attempt ended with this error, outside of the handler."""
+        return Outcome(ended=self._failure(error, error_code(error, self._engine.settings.error_codes)))
+
+    def broken_off(self, detail: str = "The lease could not be renewed in time.") -> Outcome:
+        """The handler did not come to its end for no fault of its own: the job goes back, and no attempt is used up."""
+        return Outcome(ended=self._again(0.0, detail))
 
     # What is recorded
 

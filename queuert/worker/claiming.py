@@ -1,0 +1,134 @@
+"""Claims jobs: which types, with which leases, and how far to look.
+
+On PostgreSQL a claim can be told where the one before it stopped. A long transaction elsewhere keeps the dead entries of
+claimed jobs at the head of the index, and each claim would step over all of them again. The hint is only that: jobs of long transactions
+and jobs that were given back appear before it, and higher priorities beside it, so it is dropped when a claim comes back short,
+when there is news, and after a second.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from queuert.engine import Engine
+from queuert.job_types import JobType, JobTypeOrName
+from queuert.model import Job
+from queuert.options import Lease
+from queuert.storage.repository import Level
+from queuert.worker.leases import Held
+
+HINT_LASTS = 1.0
+HINT_LASTS_AT_LEAST = 0.1
+"""Seconds that it is kept in spite of news: under a stream of them it would never be of use."""
+
+
+class Claimer:
+    """Claims for one worker. Used by one thread."""
+
+    def __init__(self, engine: Engine, worker_id: str, types: Sequence[str] | None, lease: Lease | None) -> None:
+        self._engine = engine
+        self._worker_id = worker_id
+        self._only = types
+        self._lease = lease
+        self._known = -1
+        self._leases: dict[str, Lease] = {}
+        self._durations: dict[str, float] = {}
+        self._levels: list[Level] = []
+        self._hinted_at = 0.0
+
+    @property
+    def types(self) -> dict[str, Lease]:
+        """The types that have a handler here, with their leases; those defined later are found too."""
+        types = self._engine.types
+        if len(types) != self._known:
+            self._known = len(types)
+            names = types.names_with_handlers()
+            wanted = names if self._only is None else [name for name in names if name in self._only]
+            self._leases = {name: types.get(name).resolve_lease(self._lease) for name in wanted}
+            self._durations = {name: lease.duration_seconds for name, lease in self._leases.items()}
+        return self._leases
+
+    def claim(self, limit: int, *, suspect: bool = False, running: Sequence[str] = ()) -> list[Held]:
+        """Claim up to `limit` due jobs; the database decides when their leases end, and trust counts from here."""
+        leases = self.types
+        if not leases:
+            return []
+        levels = [] if suspect else self._hint()
+        claimed = self._claim(limit, suspect, running, levels)
+        if levels and len(claimed[1]) < limit:
+            self._levels = []
+            more = self._claim(limit - len(claimed[1]), suspect, running, [])
+            return self._held(*claimed) + self._held(*more)
+        if not suspect and self._engine.database.dialect == "postgres":
+            self._remember(claimed[1], full=len(claimed[1]) == limit)
+        return self._held(*claimed)
+
+    def _claim(
+        self, limit: int, suspect: bool, running: Sequence[str], levels: Sequence[Level]
+    ) -> tuple[float, list[Job]]:
+        repository = self._engine.repository
+        token = secrets.randbits(63)
+        started = time.monotonic()
+        with self._engine.explained():
+            jobs = self._engine.database.run(
+                lambda session: repository.claim_jobs(
+                    session,
+                    worker=self._worker_id,
+                    token=token,
+                    leases=self._durations,
+                    limit=limit,
+                    suspect=suspect,
+                    held=running,
+                    levels=levels,
+                ),
+                single=True,
+            )
+        return started, jobs
+
+    def _held(self, started: float, jobs: Sequence[Job]) -> list[Held]:
+        find, leases = self._engine.types.get, self._leases
+        return [Held(job, find(job.type_name), leases[job.type_name], started) for job in jobs]
+
+    def next_due(self) -> float | None:
+        """Seconds until the next job is due; negative if one is, None if there is none."""
+        if not self.types:
+            return None
+        with self._engine.explained(), self._engine.database.read() as session:
+            return self._engine.repository.next_due(session, list(self._leases))
+
+    # How far the last claim came
+
+    def news(self) -> None:
+        """Something was scheduled that the hint may hide."""
+        if self._levels and time.monotonic() - self._hinted_at > HINT_LASTS_AT_LEAST:
+            self._levels = []
+
+    def _hint(self) -> list[Level]:
+        if self._levels and time.monotonic() - self._hinted_at > HINT_LASTS:
+            self._levels = []
+        return self._levels
+
+    def _remember(self, jobs: Sequence[Job], *, full: bool) -> None:
+        if not full:
+            self._levels = []
+            return
+        if not self._levels:
+            self._hinted_at = time.monotonic()
+        last: dict[tuple[str, int], datetime] = {
+            (level.type_name, level.priority): level.since for level in self._levels
+        }
+        for job in jobs:
+            last[job.type_name, job.priority] = job.scheduled_at
+        self._levels = [Level(*key, since) for key, since in last.items()]
+
+
+def checked_types(engine: Engine, types: Iterable[JobTypeOrName] | None) -> tuple[str, ...] | None:
+    """Names of known types, from names or types."""
+    if types is None:
+        return None
+    if isinstance(types, (str, bytes, JobType)) or not isinstance(types, Iterable):
+        raise TypeError(f"types must be a list of job types or their names, not {types!r}.")
+    return tuple(dict.fromkeys(engine.types.get(each).name for each in types))

@@ -1,0 +1,197 @@
+"""The completer: commits the results of all slots in groups.
+
+While one group is being committed the next one gathers, so groups grow with the load and a lone result waits for nobody. The
+queue is bounded: slots wait when the database cannot keep up.
+
+A result whose rows are locked by somebody's open transaction is tried again from time to time, without waiting. If that
+does not help, because the lock changes hands all the time, a thread of its own waits for it; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from queuert.chains import Chains
+from queuert.engine import Engine
+from queuert.worker.attempt import Outcome
+from queuert.worker.events import Events
+from queuert.worker.leases import Held, LeaseKeeper
+from queuert.worker.outcomes import Ending, OutcomeWriter
+
+logger = logging.getLogger("queuert.worker")
+
+GROUP = 200
+QUEUE = 1_000
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+LOCKED_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds before a result whose rows are locked is tried again; after the last, a thread waits for the lock."""
+MAX_WAITING = 4
+"""Threads that wait for locks at a time."""
+
+
+class Completer:
+    """Takes results from the slots and writes them in one thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chains: Chains,
+        worker_id: str,
+        keeper: LeaseKeeper,
+        events: Events,
+        spawn: Callable[[str, Callable[[], None]], None],
+    ) -> None:
+        self._database = engine.database
+        self._writer = OutcomeWriter(engine, chains, worker_id)
+        self._keeper = keeper
+        self._events = events
+        self._spawn = spawn
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # for the completer
+        self._space = threading.Condition(self._lock)  # for the slots
+        self._queue: deque[Ending] = deque()
+        self._locked: list[tuple[float, Ending]] = []
+        """When to try it again, and what."""
+        self._waiting = 0
+        self._idle = False
+        self._ending = False
+        self._hopeless = threading.Event()
+        self._out = False
+
+    def put(self, held: Held, outcome: Outcome) -> None:
+        """Have a result written; waits while too many are waiting already."""
+        with self._lock:
+            while len(self._queue) >= QUEUE and not self._hopeless.is_set():
+                self._space.wait()
+            self._queue.append(Ending(held, outcome))
+            if self._idle:
+                self._idle = False
+                self._changed.notify()
+
+    def end(self) -> None:
+        """End when everything is written."""
+        with self._lock:
+            self._ending = True
+            self._changed.notify()
+
+    def give_up(self) -> None:
+        """The worker is going down: do not try again and again to reach a database that is not there."""
+        self._hopeless.set()
+        with self._lock:
+            self._space.notify_all()
+
+    @property
+    def backlog(self) -> int:
+        return len(self._queue) + len(self._locked) + self._waiting
+
+    # The thread.
+
+    def run(self) -> None:
+        try:
+            while group := self._next_group():
+                locked = self._insist(group, wait=False)
+                self._keeper.let_go(ending.held for ending in group if ending.done)
+                for ending in locked:
+                    self._later(ending)
+                self._events.happened("completed")
+        finally:
+            self.give_up()  # slots do not wait for a completer that is gone
+
+    def _next_group(self) -> list[Ending]:
+        with self._lock:
+            while True:
+                group = self._retriable() if self._locked else []
+                while self._queue and len(group) < GROUP:
+                    group.append(self._queue.popleft())
+                if group:
+                    self._space.notify_all()
+                    return group
+                if self._ending and not self._locked and not self._waiting:
+                    return []
+                self._idle = True
+                self._changed.wait(self._until_retry())
+                self._idle = False
+
+    def _retriable(self) -> list[Ending]:
+        now = time.monotonic()
+        due = [ending for at, ending in self._locked if at <= now]
+        self._locked = [entry for entry in self._locked if entry[0] > now]
+        return due
+
+    def _until_retry(self) -> float | None:
+        if not self._locked:
+            return None
+        return max(0.001, min(at for at, _ in self._locked) - time.monotonic())
+
+    def _insist(self, group: list[Ending], *, wait: bool) -> list[Ending]:
+        """Write a group, however long the database is away."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                locked = self._writer.write(group, wait=wait)
+            except Exception as error:
+                if not self._database.is_transient(error):
+                    raise
+                self._unreachable(error)
+                self._drop_lost(group)
+                if self._hopeless.wait(pause * random.uniform(0.8, 1.2)):
+                    self._abandon(group)
+                    return []
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            self._reachable()
+            return locked
+
+    def _later(self, ending: Ending) -> None:
+        with self._lock:
+            alone = ending.tries >= len(LOCKED_PAUSES) and self._waiting < MAX_WAITING
+            if alone:
+                self._waiting += 1
+            else:
+                pause = LOCKED_PAUSES[min(ending.tries, len(LOCKED_PAUSES) - 1)]
+                self._locked.append((time.monotonic() + pause * random.uniform(0.8, 1.2), ending))
+        ending.tries += 1
+        if alone:
+            self._spawn("completer-locked", lambda: self._finish_alone(ending))
+
+    def _finish_alone(self, ending: Ending) -> None:
+        try:
+            self._insist([ending], wait=True)
+            self._keeper.let_go([ending.held])
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._changed.notify()
+
+    def _drop_lost(self, group: list[Ending]) -> None:
+        """What was taken away meanwhile needs no writing any more."""
+        for ending in group:
+            if ending.held.lost:
+                ending.done = True
+
+    def _abandon(self, group: list[Ending]) -> None:
+        left = [ending for ending in group if not ending.done]
+        for ending in left:
+            ending.done = True
+        if left:
+            logger.error(
+                "The database cannot be reached, and the worker ends: the results of %d jobs are not written; their leases "
+                "run out and they run again.",
+                len(left),
+            )
+
+    def _unreachable(self, error: Exception) -> None:
+        if not self._out:
+            self._out = True
+            logger.warning("Results cannot be written (%s: %s); trying again.", type(error).__name__, error)
+
+    def _reachable(self) -> None:
+        if self._out:
+            self._out = False
+            logger.info("Results are written again.")

@@ -1,0 +1,291 @@
+"""The dispatcher: decides when to claim, and how many.
+
+It claims what the free slots can take, and for short jobs some more: as many as were lately finished within `AHEAD` seconds, so
+that slots need not wait for the next claim. Slow jobs leave nothing to prefetch by that rule. If a slow one comes along all the
+same, those that wait behind it are given back.
+
+It sleeps until one of these wakes it: a notice that something was scheduled, a slot that runs out of work while more is due, the time at
+which the next scheduled job is due, the poll interval, the end. Whoever wakes it first says why and then sets the event; the
+dispatcher first clears the event and then looks. So no wake-up is missed.
+
+Suspects, jobs whose last attempt died with its worker, are claimed one by one and start when nothing waits beside them
+(`suspects.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from queuert.chains import Chains
+from queuert.engine import Engine
+from queuert.worker import suspects
+from queuert.worker.claiming import Claimer
+from queuert.worker.events import Events
+from queuert.worker.leases import Held, LeaseKeeper
+from queuert.worker.slots import Slots
+
+logger = logging.getLogger("queuert.worker")
+
+CLAIM_SIZE = 100
+AHEAD = 0.05
+"""Seconds of work that may wait for a slot."""
+WINDOW = 0.02
+"""Seconds over which finished jobs are counted to know how many that is."""
+LONGEST_WAIT = 0.5
+"""Seconds after which a job that waits for a slot is given back."""
+SUSPECT_LOOK = 1.0
+MARGIN = 0.001
+"""Seconds after a job is due to look for it: SQLite's clock has milliseconds."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+"""Seconds to look again for jobs that are due and could not be claimed: they are locked, or still run here."""
+OUTAGE_PAUSE, LONGEST_OUTAGE_PAUSE = 0.1, 5.0
+
+
+class Dispatcher:
+    """Keeps the slots busy, in one thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chains: Chains,
+        worker_id: str,
+        claimer: Claimer,
+        keeper: LeaseKeeper,
+        events: Events,
+        *,
+        poll_interval: float,
+    ) -> None:
+        self._engine = engine
+        self._chains = chains
+        self._worker_id = worker_id
+        self._claimer = claimer
+        self._keeper = keeper
+        self._events = events
+        self._poll_interval = poll_interval
+        self._slots: Slots
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._give_up: Callable[[], bool] = lambda: False
+        # Set by others, before they set the event.
+        self._news = True
+        self._hungry = False
+        self._returned: deque[Held] = deque()
+        # The dispatcher's own.
+        self._more = True
+        """Whether there may be jobs to claim."""
+        self._look_at = 0.0
+        self._pause = FIRST_PAUSE
+        self._suspect: Held | None = None
+        """Claimed, and waiting until nothing else does."""
+        self._suspects_looked_at = 0.0
+        self._rate = 0.0
+        self._counted_at = time.monotonic()
+        self._counted = 0
+        self._outage = 0.0
+
+    def attach(self, slots: Slots) -> None:
+        self._slots = slots
+
+    # For the other threads.
+
+    def scheduled(self, type_name: str) -> None:
+        """Jobs of this type, or of any if there is none, may be due."""
+        if not type_name or type_name in self._claimer.types:
+            self._news = True
+            self._wake.set()
+
+    def slot_free(self) -> None:
+        if self._hungry:
+            self._hungry = False
+            self._wake.set()
+
+    def give_back(self, held: Held) -> None:
+        """This job cannot be started."""
+        self._returned.append(held)
+        self._wake.set()
+
+    def stop(self, give_up: Callable[[], bool]) -> None:
+        """Claim no more, and give back what waits; `give_up` says when to stop trying to."""
+        self._give_up = give_up
+        self._stopping.set()
+        self._wake.set()
+
+    # The thread.
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._wake.clear()
+                try:
+                    pause = self._step(time.monotonic())
+                except Exception as error:
+                    if not self._engine.database.is_transient(error):
+                        raise
+                    self._unreachable(error)
+                    continue
+                self._reachable()
+                if pause > 0 and not self._stopping.is_set():
+                    self._wake.wait(pause)
+            self.return_all()
+        finally:
+            if self._suspect is not None:
+                suspects.end_turn()
+
+    def _step(self, now: float) -> float:
+        """Do what can be done; how long to sleep then, unless something wakes us."""
+        self._return_late(now)
+        if self._news:
+            self._news = False
+            self._more = True
+            self._pause = FIRST_PAUSE
+            self._claimer.news()
+        if now >= self._look_at:
+            self._more = True
+        # Who frees a slot from here on wakes us; who did before is seen by looking.
+        self._hungry = self._more or self._suspect is not None
+        self._start_suspect(now)
+        limit = self._limit(now)
+        if not self._more or limit <= 0:
+            return self._until(now)
+        claimed = self._claimer.claim(limit, running=[held.job.id for held in self._slots.running_jobs()])
+        if claimed:
+            self._keeper.take(claimed)
+            self._slots.submit(claimed)
+        if len(claimed) < limit:
+            self._look_ahead(found=bool(claimed))
+        elif now - self._suspects_looked_at >= SUSPECT_LOOK:
+            self._find_suspect()
+        self._events.happened("claimed" if claimed else "looked")
+        return 0.0 if self._more or self._suspect else self._until(time.monotonic())
+
+    def _limit(self, now: float) -> int:
+        """How many to claim."""
+        slots = self._slots
+        if self._suspect is not None:
+            return 0
+        if now - self._counted_at >= WINDOW:
+            self._rate = (slots.finished - self._counted) / (now - self._counted_at)
+            self._counted_at, self._counted = now, slots.finished
+        ahead = 0 if suspects.running() else min(CLAIM_SIZE, int(self._rate * AHEAD))
+        slots.low = ahead // 2
+        waiting = slots.waiting
+        if waiting > slots.low:
+            return 0
+        return min(CLAIM_SIZE, slots.size + ahead - slots.running - waiting)
+
+    def _until(self, now: float) -> float:
+        pause = self._poll_interval if self._more else self._look_at - now
+        waiting_since = self._slots.waited_since()
+        if waiting_since is not None or self._suspect is not None:
+            pause = min(pause, LONGEST_WAIT - (now - (waiting_since or now)))
+        return max(0.0, pause)
+
+    def _look_ahead(self, *, found: bool) -> None:
+        """Nothing more could be claimed: when to look again?"""
+        self._more = False
+        due = self._claimer.next_due()
+        now = time.monotonic()
+        if due is None or due > 0:
+            self._pause = FIRST_PAUSE
+            self._look_at = now + min(self._poll_interval, math.inf if due is None else due + MARGIN)
+        elif self._find_suspect() or found:
+            self._more = True
+        else:
+            # It is locked, it still runs here after its lease was lost, or another suspect has its turn.
+            self._look_at = now + min(self._poll_interval, self._pause)
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+    # Suspects
+
+    def _find_suspect(self) -> bool:
+        if self._suspect is not None or not suspects.take_turn():
+            return False
+        self._suspects_looked_at = time.monotonic()
+        claimed: list[Held] = []
+        try:
+            claimed = self._claimer.claim(1, suspect=True, running=[held.job.id for held in self._slots.running_jobs()])
+        finally:
+            if not claimed:
+                suspects.end_turn()
+        if not claimed:
+            return False
+        self._keeper.take(claimed)
+        self._suspect = claimed[0]
+        self._hungry = True
+        self._start_suspect(time.monotonic())
+        return True
+
+    def _start_suspect(self, now: float) -> None:
+        held = self._suspect
+        if held is None:
+            return
+        if self._slots.waiting == 0 and self._slots.running < self._slots.size:
+            self._suspect = None
+            self._slots.submit([held])
+        elif now - held.claimed >= LONGEST_WAIT:
+            self._suspect = None
+            self._returned.append(held)
+            self._return(self._returned)
+
+    # Giving back
+
+    def _return_late(self, now: float) -> None:
+        since = self._slots.waited_since()
+        if since is not None and now - since >= LONGEST_WAIT:
+            self._returned.extend(self._slots.take_back())
+        if self._returned:
+            self._return(self._returned)
+
+    def _return(self, jobs: deque[Held]) -> None:
+        returned = list(jobs)
+        items = [{"id": held.job.id, "token": held.job.lease_token} for held in returned]
+        for held in returned:
+            held.over = True
+        self._engine.database.run(
+            lambda session: self._chains.release_claims(session, self._worker_id, items), single=True
+        )
+        self._keeper.let_go(returned)
+        for held in returned:
+            jobs.popleft()
+            if held.job.suspect:
+                suspects.end_turn()
+        self._events.happened("returned")
+
+    def return_all(self) -> None:
+        """At the end: all that was claimed and not started goes back."""
+        if self._suspect is not None:
+            self._returned.append(self._suspect)
+            self._suspect = None
+        self._returned.extend(self._slots.take_back())
+        pause = OUTAGE_PAUSE
+        while self._returned:
+            try:
+                self._return(self._returned)
+            except Exception as error:
+                if not self._engine.database.is_transient(error):
+                    raise
+                if self._give_up():
+                    logger.warning("%d claimed jobs could not be given back; their leases run out.", len(self._returned))
+                    self._keeper.let_go(self._returned)
+                    return
+                time.sleep(pause)
+
+    # Outages
+
+    def _unreachable(self, error: Exception) -> None:
+        if not self._outage:
+            logger.warning("Jobs cannot be claimed (%s: %s); trying again.", type(error).__name__, error)
+        self._outage = min(max(OUTAGE_PAUSE, self._outage * 2), LONGEST_OUTAGE_PAUSE)
+        self._more = True
+        self._stopping.wait(self._outage * random.uniform(0.8, 1.2))
+
+    def _reachable(self) -> None:
+        if self._outage:
+            self._outage = 0.0
+            logger.info("Jobs are claimed again.")

@@ -1,0 +1,35 @@
+"""Calls the chores of an app, such as cleaning up, about once a second; one that fails is logged and called again."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+logger = logging.getLogger("queuert.worker")
+
+Chore = Callable[[threading.Event, str], object]
+"""Called with an event that is set when the worker stops, and the worker's id. It decides itself whether it is time."""
+
+INTERVAL = 1.0
+
+
+class Housekeeper:
+    """Calls one chore again and again, in a thread of its own: a long one delays neither the reaper nor another chore."""
+
+    def __init__(self, chore: Chore, worker_id: str) -> None:
+        self._chore = chore
+        self._worker_id = worker_id
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._chore(self._stopping, self._worker_id)
+            except Exception:
+                logger.exception("A chore of the worker failed; it is called again later.")
+            self._stopping.wait(INTERVAL * random.uniform(0.8, 1.2))

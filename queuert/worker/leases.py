@@ -1,0 +1,307 @@
+"""Leases: who is trusted with a job, and for how long.
+
+**What a lease is.** A claim writes `(leased_by, lease_token, leased_until)` into the job's row. The pair of the first two
+is the fence: every statement that completes, ends, renews or gives back a job names it, and changes nothing where the row
+has another. So the database never believes a worker that lost a job, however convinced that worker is. What is left for
+this module is to keep leases alive, and to tell handlers early that theirs is gone, so that they stop doing work that
+nobody will accept.
+
+**How long a worker may trust its lease.** The database grants a lease from its own *now*, which lies somewhere between the
+moment the statement was sent and the moment its answer arrived. A worker cannot know where, and cannot compare its clock
+with the database's. It can only be sure of the earlier end: trust lasts until the (monotonic) time at which the call
+*started*, plus the duration. A renewal that took two thirds of the duration and succeeded leaves one third, not three.
+
+**What trust is good for.** A claimed job that waits is started only while its lease is trusted. One whose trust ended is
+given back instead, which the fence makes harmless. A handler that already runs is another matter: see below.
+
+**Renewal.** One statement renews every lease in hand that is due, those of waiting jobs and of results that wait to be
+written included, so that a full hand costs one round trip each third of a lease. A row that somebody has locked is
+skipped rather than waited for, since one open transaction must not delay the renewal of the others. So "not renewed" is
+not yet "lost": the row is looked at.
+
+- It still carries our pair: it was only locked. It is tried again soon, and often enough before the lease ends.
+- It does not: it was reaped and maybe taken by another worker, cancelled, completed from outside, or deleted. The handler's
+  signal is set with that reason, and the lease is forgotten.
+
+**When the database cannot be reached**, renewals fail until it can. Past the end of trust somebody else, for whom the
+database is not down, may have taken the job over: the handlers are told that they have lost it. That may be wrong. If it is,
+nothing is lost by it: what a handler returns in the end is written if the pair still stands, and one that broke
+off goes back to the queue without using up an attempt.
+
+**Who else takes leases away.** The reaper of any worker, once `leased_until` has passed on the database's clock. It leaves alone
+what this worker has in hand: a lease that ran out while this process waited, for the lock of a SQLite file or for a
+database that was down, is renewed as soon as it can be. Others do not know that, and may be quicker; then the
+fence decides.
+
+**A worker that stalls** (a stopped process, a suspended machine) finds its leases overdue when it wakes up. It asks
+before it believes: the first thing this thread does is to renew, and what another took over in the meantime is found out by that.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from queuert.engine import Engine
+from queuert.handler import Reason
+from queuert.job_types import JobType
+from queuert.model import Job
+from queuert.options import Lease
+from queuert.worker.attempt import AttemptRun, lost_reason
+from queuert.worker.events import Events
+
+logger = logging.getLogger("queuert.worker")
+
+EARLY = 0.1  # of the interval: leases that are due so soon are renewed along with those that are due now
+RETRY_PART = 0.25  # of the interval: the pause before a lease whose row was locked, or a database that failed, is tried again
+LONGEST_RETRY = 1.0
+LOOK_AROUND = 0.25
+"""Seconds between two looks at all leases, where notices say only that something may have happened."""
+RENEW_AT_ONCE = 1_000
+
+
+class Held:
+    """A job in this worker's hands: from its claim until what became of it is written."""
+
+    __slots__ = (
+        "attempt",
+        "claimed",
+        "deadline",
+        "job",
+        "job_type",
+        "lease",
+        "lost",
+        "over",
+        "renew_at",
+        "started",
+        "trusted_until",
+    )
+
+    def __init__(self, job: Job, job_type: JobType[Any, Any], lease: Lease, claimed: float) -> None:
+        self.job = job
+        self.job_type = job_type
+        self.lease = lease
+        self.claimed = claimed
+        """When the claiming call started."""
+        self.trusted_until = claimed + lease.duration_seconds
+        self.renew_at = claimed + lease.renew_seconds
+        self.started: float | None = None
+        self.deadline = math.inf
+        self.attempt: AttemptRun | None = None
+        self.lost: Reason | None = None
+        """Why the lease is gone, once that is known."""
+        self.over = False
+        """The handler has ended; only its result is still to be written."""
+
+    def lose(self, reason: Reason) -> None:
+        self.lost = reason
+        self.tell(reason)
+
+    def tell(self, reason: Reason) -> None:
+        if self.attempt is not None:
+            self.attempt.signal.set(reason)
+
+    def __str__(self) -> str:
+        return f"{self.job.type_name} {self.job.id}"
+
+
+class LeaseKeeper:
+    """Knows all jobs in hand, renews their leases, and tells their handlers when one is lost or its time is up."""
+
+    def __init__(self, engine: Engine, worker_id: str, events: Events) -> None:
+        self._engine = engine
+        self._worker_id = worker_id
+        self._events = events
+        self._lock = threading.Lock()
+        self._held: dict[str, Held] = {}
+        self._next = math.inf
+        self._doubted: set[str] = set()
+        self._doubt_all = False
+        self._looked_at = -math.inf
+        self._ending = False
+        self._out = False
+        self._wake = threading.Event()
+
+    # For the other threads.
+
+    def take(self, claimed: Sequence[Held]) -> None:
+        """These are in hand from now on."""
+        first = min(held.renew_at for held in claimed)
+        replaced = []
+        with self._lock:
+            for held in claimed:
+                earlier = self._held.get(held.job.id)
+                if earlier is not None:
+                    replaced.append(earlier)
+                self._held[held.job.id] = held
+            sooner = first < self._next
+        for earlier in replaced:  # lost, and claimed anew before anybody noticed
+            earlier.lose("taken_by_another_worker")
+        if sooner:
+            self._wake.set()
+
+    def start(self, held: Held, now: float) -> None:
+        """The handler starts: its time counts from here."""
+        held.started = now
+        timeout = held.job_type.timeout
+        if timeout is not None:
+            held.deadline = now + timeout
+            if held.deadline < self._next:
+                self._wake.set()
+
+    def let_go(self, done: Iterable[Held]) -> None:
+        """These are in hand no longer."""
+        with self._lock:
+            for held in done:
+                if self._held.get(held.job.id) is held:
+                    del self._held[held.job.id]
+            idle = self._ending and not self._held
+        if idle:
+            self._wake.set()
+
+    def holds(self, job_id: str, token: int | None) -> bool:
+        held = self._held.get(job_id)
+        return held is not None and held.job.lease_token == token
+
+    def in_hand(self) -> list[Held]:
+        with self._lock:
+            return list(self._held.values())
+
+    def doubt(self, job_id: str) -> None:
+        """Somebody says that a lease was lost; without an id, that any may have been."""
+        with self._lock:
+            if not job_id:
+                self._doubt_all = True
+            elif job_id in self._held:
+                self._doubted.add(job_id)
+            else:
+                return
+        self._wake.set()
+
+    def end(self) -> None:
+        """End as soon as nothing is in hand any more."""
+        self._ending = True
+        self._wake.set()
+
+    # The thread.
+
+    def run(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._ending and not self._held:
+                return
+            self._step()
+            self._wake.wait(self._pause())
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        in_hand = self.in_hand()
+        for held in in_hand:
+            if held.deadline <= now:
+                held.deadline = math.inf
+                if not held.over:
+                    logger.info("%s has used up its %g seconds; its handler is told.", held, held.job_type.timeout)
+                    held.tell("timeout")
+        due = [held for held in in_hand if held.renew_at <= now]
+        if due:
+            due = [held for held in in_hand if held.renew_at <= now + EARLY * held.lease.renew_seconds]
+            for start in range(0, len(due), RENEW_AT_ONCE):
+                self._renew(due[start : start + RENEW_AT_ONCE])
+        self._look(in_hand)
+
+    def _pause(self) -> float | None:
+        with self._lock:
+            wanted = [min(held.renew_at, held.deadline) for held in self._held.values()]
+            self._next = min(wanted, default=math.inf)
+            if self._doubt_all and self._held:
+                self._next = min(self._next, self._looked_at + LOOK_AROUND)
+        return None if self._next == math.inf else max(0.0, self._next - time.monotonic())
+
+    def _renew(self, due: Sequence[Held]) -> None:
+        items = [
+            {"id": held.job.id, "token": held.job.lease_token, "lease": held.lease.duration_seconds} for held in due
+        ]
+        repository, started = self._engine.repository, time.monotonic()
+        try:
+            renewed = self._engine.database.run(
+                lambda session: repository.renew_leases(session, self._worker_id, items), single=True
+            )
+            missing = [held for held in due if held.job.id not in renewed]
+            states = self._states(missing) if missing else {}
+        except Exception as error:
+            if not self._engine.database.is_transient(error):
+                raise
+            self._unreachable(due, error)
+            return
+        self._reachable()
+        for held in due:
+            if held.job.id in renewed:
+                held.trusted_until = started + held.lease.duration_seconds
+                held.renew_at = started + held.lease.renew_seconds
+            elif reason := states[held.job.id]:
+                self._lost(held, reason)
+            else:
+                held.renew_at = time.monotonic() + _retry_pause(held)
+        self._events.happened("renewed")
+
+    def _look(self, in_hand: Sequence[Held]) -> None:
+        """Ask about the leases that are in doubt."""
+        now = time.monotonic()
+        doubted = []
+        if self._doubt_all and now >= self._looked_at + LOOK_AROUND:
+            self._doubt_all = False
+            self._looked_at = now
+            # What was claimed a moment ago is not worth a question: short jobs would be asked about all the time.
+            doubted = [held for held in in_hand if held.started is not None and held.started <= now - LOOK_AROUND]
+        with self._lock:
+            named, self._doubted = self._doubted, set()
+        doubted += [held for held in in_hand if held.job.id in named]
+        if not doubted:
+            return
+        try:
+            states = self._states(doubted)
+        except Exception as error:
+            if not self._engine.database.is_transient(error):
+                raise
+            self._doubt_all = True
+            return
+        for held in doubted:
+            if reason := states[held.job.id]:
+                self._lost(held, reason)
+
+    def _states(self, doubted: Sequence[Held]) -> dict[str, Reason | None]:
+        with self._engine.database.read() as session:
+            states = self._engine.repository.lease_states(session, [held.job.id for held in doubted])
+        return {
+            held.job.id: lost_reason(states.get(held.job.id), self._worker_id, held.job.lease_token) for held in doubted
+        }
+
+    def _lost(self, held: Held, reason: Reason) -> None:
+        self.let_go([held])
+        if held.over or held.lost:  # its result was written in this very moment, or is refused when it is
+            return
+        logger.info("The lease of %s is lost: %s.", held, reason.replace("_", " "))
+        held.lose(reason)
+
+    def _unreachable(self, due: Sequence[Held], error: Exception) -> None:
+        now = time.monotonic()
+        if not self._out:
+            self._out = True
+            logger.warning("Leases cannot be renewed (%s: %s); trying again.", type(error).__name__, error)
+        for held in due:
+            held.renew_at = now + _retry_pause(held)
+            if held.trusted_until <= now and not held.over:
+                held.tell("taken_by_another_worker")
+
+    def _reachable(self) -> None:
+        if self._out:
+            self._out = False
+            logger.info("Leases are renewed again.")
+
+
+def _retry_pause(held: Held) -> float:
+    return min(LONGEST_RETRY, RETRY_PART * held.lease.renew_seconds)

@@ -1,0 +1,122 @@
+"""The reaper: takes jobs back from workers that are gone.
+
+A lease that has ended is an attempt that was lost. The job is tried again after its type's backoff, or fails with
+`WORKER:LOST` when its attempts are used up, so that a job that kills its process cannot do so for ever.
+
+The database's clock is read *before* the write lock is waited for. On SQLite that wait can be long, and those whose leases ended during it
+may be waiting for the same lock, to renew them: they are left for the next time. So is what this worker has in hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from queuert.chains import Chains
+from queuert.engine import Engine
+from queuert.error_codes import MAX_DETAIL, WORKER_LOST, clean
+from queuert.model import Job
+from queuert.options import Backoff, BackoffFunction
+from queuert.storage.base import Session
+from queuert.worker.attempt import retry_or_fail
+from queuert.worker.events import Events
+
+logger = logging.getLogger("queuert.worker")
+
+BATCH = 100
+LONGEST_INTERVAL = 15.0
+PART_OF_LEASE = 0.25
+START_WITHIN = 0.1
+"""Of the interval: when the first look is at the latest. Workers that start together do not all look at once."""
+
+
+class Reaper:
+    """Looks for leases that have ended, in one thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        chains: Chains,
+        *,
+        interval: float,
+        backoff: BackoffFunction | None,
+        holds: Callable[[str, int | None], bool],
+        events: Events,
+    ) -> None:
+        self._engine = engine
+        self._chains = chains
+        self._interval = interval
+        self._backoff = backoff
+        self._holds = holds
+        self._events = events
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        pause = self._interval * random.uniform(0, START_WITHIN)
+        out = False
+        while not self._stopping.wait(pause):
+            pause = self._interval * random.uniform(0.75, 1.0)
+            try:
+                reap(self._engine, self._chains, self._backoff, self._holds, self._stopping.is_set)
+            except Exception as error:
+                if not self._engine.database.is_transient(error):
+                    raise
+                if not out:
+                    logger.warning("Leases cannot be checked (%s: %s); trying again.", type(error).__name__, error)
+                out = True
+                continue
+            out = False
+            self._events.happened("reaped")
+
+
+def reap(
+    engine: Engine,
+    chains: Chains,
+    backoff: BackoffFunction | None = None,
+    holds: Callable[[str, int | None], bool] = lambda job_id, token: False,
+    stopping: Callable[[], bool] = lambda: False,
+) -> int:
+    """Take back all jobs whose leases have ended by now; how many."""
+    with engine.explained(), engine.database.read() as session:
+        now = engine.repository.clock(session)
+    total = 0
+
+    def work(session: Session) -> tuple[int, int]:
+        expired = engine.repository.lock_expired(session, now, BATCH)
+        lost = [job for job in expired if not holds(job.id, job.lease_token)]
+        ended = chains.end_attempts(session, [_lost(engine, job, backoff) for job in lost]) if lost else set()
+        return len(expired), len(ended)
+
+    while not stopping():
+        found, ended = engine.database.run(work)
+        total += ended
+        if found < BATCH or not ended:
+            break
+    if total:
+        logger.warning("%d jobs were taken back from workers that are gone.", total)
+    return total
+
+
+def _lost(engine: Engine, job: Job, backoff: BackoffFunction | None) -> dict[str, Any]:
+    known = engine.types.find(job.type_name)
+    detail = clean(f"The worker {job.leased_by} did not renew its lease: it died, or lost the database.", MAX_DETAIL)
+    return {
+        "id": job.id,
+        "worker": job.leased_by,
+        "token": job.lease_token,
+        "outcome": "lost",
+        "code": WORKER_LOST,
+        "detail": detail,
+        "error": detail,
+        "at": None,
+        "after": None,
+        "forgive": 0,
+        "waited": None,
+        **retry_or_fail(job, known.resolve_backoff(backoff) if known else Backoff()),
+    }

@@ -1,0 +1,250 @@
+"""The worker: a pool of threads in this process that claims jobs and runs their handlers.
+
+    with app.worker(concurrency=4):
+        ...
+
+    app.worker(concurrency=10).run()  # in a process of its own: until SIGTERM or SIGINT
+
+Each start has a crew of threads and an id of its own (`crew.py`), so a worker can be started again after it stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import queue
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from queuert.chains import Chains
+from queuert.engine import Engine
+from queuert.errors import QueuertError
+from queuert.job_types import BackoffOption, JobTypeOrName, TypeOptions
+from queuert.options import UNSET, Duration, Lease, seconds
+from queuert.storage import forks
+from queuert.worker.claiming import Claimer, checked_types
+from queuert.worker.crew import Crew, CrewOptions
+from queuert.worker.events import Events
+from queuert.worker.housekeeping import Chore
+from queuert.worker.reaper import LONGEST_INTERVAL, PART_OF_LEASE
+
+logger = logging.getLogger("queuert.worker")
+
+POLL_INTERVAL = 5.0
+STOP_TIMEOUT = 30.0
+MAX_CONCURRENCY = 1_000
+MAX_NAME_LENGTH = 100
+
+_numbers = itertools.count(1)
+
+
+class Worker:
+    """Runs jobs until it is stopped.
+
+    `types` limits it to some of the types that have a handler here. `lease` and `backoff` are for types that set none of
+    their own. `poll_interval` is the safety net behind the wake-ups, `reap_interval` how often jobs of dead workers are looked
+    for (by default a quarter of the shortest lease, at most 15 seconds).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chains: Chains,
+        *,
+        concurrency: int = 1,
+        types: Iterable[JobTypeOrName] | None = None,
+        name: str | None = None,
+        poll_interval: Duration = POLL_INTERVAL,
+        reap_interval: Duration | None = None,
+        lease: Lease | None = None,
+        backoff: BackoffOption | None = None,
+        middleware: Sequence[object] = (),
+        housekeeping: Sequence[Chore] = (),
+    ) -> None:
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int):
+            raise TypeError(f"concurrency must be a whole number, not {concurrency!r}.")
+        if not 1 <= concurrency <= MAX_CONCURRENCY:
+            raise ValueError(f"concurrency must be from 1 to {MAX_CONCURRENCY:,}, not {concurrency}.")
+        checked = TypeOptions(lease=lease, backoff=backoff, middleware=middleware)
+        names = checked_types(engine, types)
+        if reap_interval is None:
+            leases = Claimer(engine, "", names, lease).types.values()
+            shortest = min((each.duration_seconds for each in leases), default=LONGEST_INTERVAL / PART_OF_LEASE)
+            reap_interval = min(LONGEST_INTERVAL, shortest * PART_OF_LEASE)
+        self._options = CrewOptions(
+            name=_checked_name(name),
+            concurrency=concurrency,
+            types=names,
+            poll_interval=seconds(poll_interval, "poll_interval", positive=True),
+            reap_interval=seconds(reap_interval, "reap_interval", positive=True),
+            lease=lease,
+            backoff=None if checked.backoff is UNSET else backoff,
+            middleware=tuple(checked.middleware),
+            chores=tuple(housekeeping),
+        )
+        self._engine = engine
+        self._chains = chains
+        self.events = Events()
+        self._lock = threading.Lock()
+        self._crew: Crew | None = None
+        self._id = worker_id(self._options.name)
+        forks.watch(self)
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"<Worker {self._id!r}, {state}>"
+
+    @property
+    def name(self) -> str:
+        return self._options.name
+
+    @property
+    def id(self) -> str:
+        """Unique for every start, whatever the name."""
+        return self._id
+
+    @property
+    def running(self) -> bool:
+        """Whether it claims jobs."""
+        crew = self._crew
+        return crew is not None and not crew.stopping
+
+    @property
+    def error(self) -> BaseException | None:
+        """What killed it, if something did."""
+        crew = self._crew
+        return crew.error if crew is not None else None
+
+    @property
+    def unfinished(self) -> list[str]:
+        """After `stop()`: the handlers that still run, by type, id, attempt and time."""
+        crew = self._crew
+        return crew.unfinished() if crew is not None and crew.stopping else []
+
+    def start(self) -> None:
+        """Start the threads and return."""
+        self._start()
+
+    def _start(self) -> Crew:
+        with self._lock:
+            if self.running:
+                raise QueuertError(f"The worker {self._id} runs already: stop it first, or make another.")
+            if self._crew is not None:
+                self._id = worker_id(self._options.name)
+            crew = Crew(self._engine, self._chains, self._options, self._id, self.events)
+            try:
+                crew.start()
+            except BaseException:
+                crew.stop(0)
+                raise
+            self._crew = crew
+        logger.info("The worker %s has started.", self._id)
+        return crew
+
+    def stop(self, timeout: Duration | None = STOP_TIMEOUT) -> bool:
+        """Claim no more, give back what was not started, and wait for the handlers that run.
+
+        Past the timeout these are told to stop. False if some run on all the same (`unfinished` names them): their leases
+        are renewed, and what they return is written, for as long as the process lives. From inside a handler it returns at
+        once. None waits for ever.
+        """
+        limit = float("inf") if timeout is None else seconds(timeout, "timeout")
+        crew = self._crew
+        if crew is None:
+            return True
+        crew.stop(limit)
+        ended = crew.ended.is_set() if crew.is_own_thread() else crew.wait()
+        if crew.error is not None:
+            raise crew.error
+        if not ended:
+            logger.warning("The worker %s has stopped, but handlers still run: %s.", self._id, ", ".join(self.unfinished))
+        return ended
+
+    def run(self, *, timeout: Duration | None = STOP_TIMEOUT) -> bool:
+        """Work until stopped: by `stop()`, or, in the main thread, by SIGTERM or SIGINT.
+
+        The first signal stops it as `stop(timeout)` does, whose result is returned; a second one ends the process at once.
+        """
+        limit = float("inf") if timeout is None else seconds(timeout, "timeout")
+        # A SimpleQueue, since a signal may come while this thread holds the lock of anything else.
+        inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        with _signals(inbox.put):
+            crew = self._crew if self.running else None
+            crew = crew or self._start()
+            crew.on_stop(lambda: inbox.put(None))
+            received = inbox.get()
+            if received is not None:
+                logger.info("The worker %s stops on %s.", self._id, signal.Signals(received).name)
+                crew.stop(limit)
+            ended = crew.wait()
+        if crew.error is not None:
+            raise crew.error
+        return ended
+
+    def __enter__(self) -> Worker:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        except BaseException:
+            if error is None:
+                raise
+            logger.exception("The worker %s died while the block it was used in raised.", self._id)
+
+    def after_fork(self) -> Iterable[object]:
+        """In a child there are no threads of ours: this worker has not been started there."""
+        inherited, self._crew = self._crew, None
+        self._lock = threading.Lock()
+        self._id = worker_id(self._options.name)
+        return () if inherited is None else (inherited,)
+
+
+def worker_id(name: str) -> str:
+    """An id that no other start of any worker has."""
+    return f"{name}@{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def _checked_name(name: str | None) -> str:
+    if name is None:
+        return f"worker-{next(_numbers)}"
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a worker must be a string, not {name!r}.")
+    if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise ValueError(f"The name of a worker must have from 1 to {MAX_NAME_LENGTH} printable characters, not {name!r}.")
+    return name
+
+
+@contextmanager
+def _signals(receive: Callable[[int], None]) -> Iterator[None]:
+    """Receive the first SIGTERM or SIGINT; the second ends the process. Elsewhere than in the main thread, nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        receive(number)
+
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, handle)
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: it was not set from Python, and cannot be set back
+                signal.signal(number, handler)
