@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from queuert.errors import QueuertError
 
 if TYPE_CHECKING:
-    from queuert.storage.sqlite import SqliteSession
+    from queuert.storage.sqlite_session import SqliteSession
 
 SAVEPOINT_PREFIX = "queuert_sp_"
 
@@ -198,11 +198,11 @@ class GuardedConnection(sqlite3.Connection):
 
     # The supertype declares attributes, but implements properties.
     @property
-    def isolation_level(self) -> Any:  # pyright: ignore
+    def isolation_level(self) -> Any:
         return None
 
     @isolation_level.setter
-    def isolation_level(self, value: Any) -> None:
+    def isolation_level(self, value: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         refuse("setting isolation_level commits")
 
     @property

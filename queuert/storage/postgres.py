@@ -1,9 +1,7 @@
 """PostgreSQL: the pool, transactions, and what goes wrong with them.
 
 Our connections are in autocommit, so that a single statement needs no BEGIN and COMMIT; a user's pool is switched to
-it while we hold one of its connections, and back. A read borrows a connection and leaves no transaction open. The
-statements of a session run on cursors of our own with adapters of our own: whatever a user registered on the
-connection does not reach us, and what we register does not reach the user.
+it while we hold one of its connections, and back. A read borrows a connection and leaves no transaction open.
 
 What is retried, and when that is safe:
 
@@ -17,46 +15,32 @@ What is retried, and when that is safe:
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
-import re
 import select
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
-from queuert.errors import (
-    DatabaseUnavailableError,
-    TransactionRequiredError,
-    UnsupportedDatabaseError,
-)
+# First, since it says what to install where psycopg is missing.
+from queuert.storage.postgres_session import Connection, PostgresSession
+
+# isort: split
+import psycopg
+import psycopg_pool
+from psycopg import conninfo, pq, sql
+
+from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.storage import forks
-from queuert.storage.base import Database, Params, Row
-from queuert.storage.guard import SAVEPOINT_PREFIX, TransactionMisuseError
-from queuert.storage.sqlfiles import Query
+from queuert.storage.base import Database
+from queuert.storage.postgres_transaction import Attempt, user_transaction
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import Target, parse_target, safe_url, scrub
 
-try:
-    import psycopg
-    import psycopg_pool
-    from psycopg import conninfo, pq, sql
-    from psycopg.adapt import AdaptersMap, Buffer, Loader
-    from psycopg.rows import tuple_row
-    from psycopg.types.numeric import Int8Dumper
-    from psycopg.types.string import TextLoader
-except ImportError as missing:
-    raise UnsupportedDatabaseError(
-        f"PostgreSQL needs psycopg 3 and its pool: pip install 'queuert[postgres]' ({missing})."
-    ) from None
-
 T = TypeVar("T")
-Connection = psycopg.Connection[Any]
 
 POOL_SIZE: Final = 10
 OLDEST_SERVER: Final = 120_000
@@ -78,128 +62,6 @@ SERVER_SETTINGS: Final = {
 _CONFLICTS: Final = frozenset(("40P01", "40001"))
 # The server goes down, comes up, has no room, or the lock could not be had in time.
 _OUTAGES: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "25P03"))
-_GONE: Final = frozenset(("57P01", "57P02", "57P05", "25P03"))
-
-_BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
-_RETURNS_NOTHING: Final = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|SET|LOCK)\b(?!.*\bRETURNING\b)", re.I | re.S)
-
-_savepoint_numbers = itertools.count(1)
-
-
-class _UtcLoader(Loader):
-    """timestamptz as an aware datetime in UTC, whatever the connection's time zone."""
-
-    def load(self, data: Buffer) -> datetime:
-        text = bytes(data).decode()
-        try:
-            return _parse_timestamp(text).astimezone(timezone.utc)
-        except ValueError:
-            raise psycopg.DataError(f"The time {text!r} cannot be read: leave the DateStyle of connections at ISO.") from None
-
-
-def _parse_timestamp(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:  # Python 3.10 wants the fraction and the offset written out
-        match = re.fullmatch(r"(\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,6}))?([+-]\d\d)(:\d\d)?(:\d\d)?", text)
-        if match is None:
-            raise
-        moment, fraction, hours, minutes, rest = match.groups()
-        return datetime.fromisoformat(f"{moment}.{(fraction or '').ljust(6, '0')}{hours}{minutes or ':00'}{rest or ''}")
-
-
-def _our_adapters() -> AdaptersMap:
-    adapters = AdaptersMap(psycopg.adapters)
-    for name in ("uuid", "json", "jsonb"):
-        adapters.register_loader(name, TextLoader)
-    adapters.register_loader("timestamptz", _UtcLoader)
-    # One type for every int: psycopg picks by size, and each size would be another prepared statement.
-    adapters.register_dumper(int, Int8Dumper)
-    return adapters
-
-
-_ADAPTERS = _our_adapters()
-
-
-class _Cursor(psycopg.Cursor[Row]):
-    """A plain cursor with our adapters; making one costs 5 µs, registering them on each would cost 10 more."""
-
-    __slots__ = ()
-
-    @property
-    def adapters(self) -> AdaptersMap:
-        return _ADAPTERS
-
-
-class PostgresSession:
-    """A connection on which named queries run: in a transaction, or one statement at a time."""
-
-    dialect = "postgres"
-
-    def __init__(self, raw: Connection, hooks: Hooks | None = None) -> None:
-        self.raw = raw
-        self.hooks = hooks
-
-    def run(self, query: Query, params: Params) -> list[Row]:
-        if not query.parts:
-            return []
-        # A user's connection may have psycopg's client-side binding cursors as its default: ours is always a plain one.
-        cursor = _Cursor(self.raw, row_factory=tuple_row)
-        statement: Any = query.parts[0]  # psycopg's types want literals; ours come from files
-        cursor.execute(statement, params)
-        if cursor.pgresult is None:  # in a pipeline: the answer is still under way
-            if _RETURNS_NOTHING.match(statement):
-                return []
-            return _fetch_from_pipeline(cursor)
-        return cursor.fetchall() if cursor.pgresult.status == pq.ExecStatus.TUPLES_OK else []
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        # Not conn.transaction(): on a user's connection that has not begun yet it would begin, and commit, by itself.
-        name = f"{SAVEPOINT_PREFIX}{next(_savepoint_numbers)}"
-        self._statement(f"SAVEPOINT {name}")
-        with self.hooks.savepoint() if self.hooks is not None else contextlib.nullcontext():
-            try:
-                yield
-                self._sync()
-            except BaseException:
-                # The transaction may be gone, and the savepoint with it: then the error that did it is the one to tell.
-                with contextlib.suppress(psycopg.Error):
-                    self._sync(failed=True)
-                    self._statement(f"ROLLBACK TO {name}")
-                    self._statement(f"RELEASE {name}")
-                raise
-            self._statement(f"RELEASE {name}")
-
-    @contextmanager
-    def pipeline(self) -> Iterator[None]:
-        if not psycopg.Pipeline.is_supported():
-            yield
-            return
-        with self.raw.pipeline():
-            yield
-
-    def _statement(self, statement: Any) -> None:
-        _Cursor(self.raw, row_factory=tuple_row).execute(statement)
-
-    def _sync(self, *, failed: bool = False) -> None:
-        """In a pipeline: collect all answers, so that an error shows inside the savepoint that it belongs to."""
-        if self.raw.pgconn.pipeline_status == pq.PipelineStatus.OFF:
-            return
-        with (
-            contextlib.suppress(psycopg.Error) if failed else contextlib.nullcontext(),
-            self.raw.pipeline() as pipeline,
-        ):
-            pipeline.sync()
-
-
-def _fetch_from_pipeline(cursor: _Cursor) -> list[Row]:
-    try:
-        return cursor.fetchall()
-    except psycopg.ProgrammingError:
-        if cursor.pgresult is not None and cursor.pgresult.status == pq.ExecStatus.COMMAND_OK:
-            return []
-        raise
 
 
 class PostgresDatabase(Database):
@@ -277,7 +139,7 @@ class PostgresDatabase(Database):
         repeatable: bool = False,
     ) -> T:
         for pause in (*RETRY_PAUSES, None):
-            attempt = _Attempt(single)
+            attempt = Attempt(single)
             try:
                 with self._borrow() as conn:
                     return attempt.run(conn, work, hooks)
@@ -306,7 +168,7 @@ class PostgresDatabase(Database):
         with self._borrow() as conn:
             kept = conn.row_factory, conn.cursor_factory, conn.prepare_threshold
             try:
-                with self._inside_block(), _user_transaction(conn):
+                with self._inside_block(), user_transaction(conn):
                     yield PostgresSession(conn, hooks)
             except psycopg.Rollback:  # psycopg's way of saying: undo it, and go on
                 hooks.discard()
@@ -520,76 +382,6 @@ class PostgresDatabase(Database):
             return (pool,)
         self._inherited = self._inherited or not pool.closed
         return ()
-
-
-class _Attempt:
-    """One try of a piece of work on one connection, and how far it came."""
-
-    def __init__(self, single: bool) -> None:
-        self.single = single
-        self.lost = False
-        """Whether the connection is gone, rather than a statement refused."""
-        self.unknown = False
-        """Whether it may have committed although it raised."""
-
-    def run(self, conn: Connection, work: Callable[[Any], T], hooks: Hooks) -> T:
-        try:
-            if self.single:
-                self.unknown = True
-                return work(PostgresSession(conn, hooks))
-            _begin(conn)
-            result = work(PostgresSession(conn, hooks))
-            _check_still_open(conn)
-            self.unknown = True
-            conn.commit()
-            return result
-        except psycopg.Error as error:
-            self.lost = bool(conn.closed) or error.sqlstate in _GONE
-            raise
-
-
-@contextmanager
-def _user_transaction(conn: Connection) -> Iterator[None]:
-    """psycopg's transaction(), which refuses commit() and rollback() inside, and which a forked child does not end."""
-    pid = os.getpid()
-    transaction = conn.transaction()
-    transaction.__enter__()
-    try:
-        yield
-        if os.getpid() != pid:
-            raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
-        if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF:
-            with conn.pipeline() as pipeline:
-                pipeline.sync()
-        _check_still_open(conn)
-    except BaseException as error:
-        if os.getpid() == pid:
-            transaction.__exit__(type(error), error, error.__traceback__)
-        raise
-    transaction.__exit__(None, None, None)
-
-
-def _begin(conn: Connection) -> None:
-    # Straight to libpq: BEGIN waits for nothing, and psycopg's way costs 30 µs more.
-    result = conn.pgconn.exec_(_BEGIN)
-    if result.status != pq.ExecStatus.COMMAND_OK:
-        raise psycopg.OperationalError(result.get_error_message().strip() or "BEGIN failed")
-
-
-def _check_still_open(conn: Connection) -> None:
-    """At the end of a transaction: COMMIT would be a silent ROLLBACK, or a no-op, unless it is open and healthy."""
-    if conn.closed:
-        raise TransactionMisuseError("The connection was closed inside the transaction: nothing of it is saved.")
-    status = conn.pgconn.transaction_status
-    if status == pq.TransactionStatus.INERROR:
-        raise TransactionMisuseError(
-            "A statement failed inside the transaction and its error was swallowed, so PostgreSQL can only roll it all "
-            "back: run what may fail in a savepoint (`with conn.transaction():`)."
-        )
-    if status != pq.TransactionStatus.INTRANS:
-        raise TransactionMisuseError(
-            "The transaction was ended inside the block, by COMMIT or ROLLBACK as SQL: leave that to the block."
-        )
 
 
 def _is_alive(conn: Connection) -> bool:

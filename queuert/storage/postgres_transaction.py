@@ -1,0 +1,92 @@
+"""One transaction on PostgreSQL, from BEGIN to the answer of COMMIT, or to what went wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import pq
+
+from queuert.hooks import Hooks
+from queuert.storage.guard import TransactionMisuseError
+from queuert.storage.postgres_session import Connection, PostgresSession
+
+T = TypeVar("T")
+
+# Locks are taken and waited for, and what was committed meanwhile must be seen: whatever the server's default is.
+_BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+# The server ended the connection.
+_GONE: Final = frozenset(("57P01", "57P02", "57P05", "25P03"))
+
+
+class Attempt:
+    """One try of a piece of work on one connection, and how far it came."""
+
+    def __init__(self, single: bool) -> None:
+        self.single = single
+        self.lost = False
+        """Whether the connection is gone, rather than a statement refused."""
+        self.unknown = False
+        """Whether it may have committed although it raised."""
+
+    def run(self, conn: Connection, work: Callable[[Any], T], hooks: Hooks) -> T:
+        try:
+            if self.single:
+                self.unknown = True
+                return work(PostgresSession(conn, hooks))
+            _begin(conn)
+            result = work(PostgresSession(conn, hooks))
+            check_still_open(conn)
+            self.unknown = True
+            conn.commit()
+            return result
+        except psycopg.Error as error:
+            self.lost = bool(conn.closed) or error.sqlstate in _GONE
+            raise
+
+
+@contextmanager
+def user_transaction(conn: Connection) -> Iterator[None]:
+    """psycopg's transaction(), which refuses commit() and rollback() inside, and which a forked child does not end."""
+    pid = os.getpid()
+    transaction = conn.transaction()
+    transaction.__enter__()
+    try:
+        yield
+        if os.getpid() != pid:
+            raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
+        if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            with conn.pipeline() as pipeline:
+                pipeline.sync()
+        check_still_open(conn)
+    except BaseException as error:
+        if os.getpid() == pid:
+            transaction.__exit__(type(error), error, error.__traceback__)
+        raise
+    transaction.__exit__(None, None, None)
+
+
+def _begin(conn: Connection) -> None:
+    # Straight to libpq: BEGIN waits for nothing, and psycopg's way costs 30 µs more.
+    result = conn.pgconn.exec_(_BEGIN)
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise psycopg.OperationalError(result.get_error_message().strip() or "BEGIN failed")
+
+
+def check_still_open(conn: Connection) -> None:
+    """At the end of a transaction: COMMIT would be a silent ROLLBACK, or a no-op, unless it is open and healthy."""
+    if conn.closed:
+        raise TransactionMisuseError("The connection was closed inside the transaction: nothing of it is saved.")
+    status = conn.pgconn.transaction_status
+    if status == pq.TransactionStatus.INERROR:
+        raise TransactionMisuseError(
+            "A statement failed inside the transaction and its error was swallowed, so PostgreSQL can only roll it all "
+            "back: run what may fail in a savepoint (`with conn.transaction():`)."
+        )
+    if status != pq.TransactionStatus.INTRANS:
+        raise TransactionMisuseError(
+            "The transaction was ended inside the block, by COMMIT or ROLLBACK as SQL: leave that to the block."
+        )

@@ -1,0 +1,176 @@
+"""Sessions on SQLite: how named queries run on a connection, and what its errors mean."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TypeVar
+
+from queuert.errors import QueuertError, StaleSnapshotError
+from queuert.hooks import Hooks
+from queuert.storage.base import Params, Row
+from queuert.storage.guard import SAVEPOINT_PREFIX, GuardedConnection
+from queuert.storage.sqlfiles import Query
+
+T = TypeVar("T")
+
+# SQLite's result codes; the sqlite3 module reports them from Python 3.11 on.
+_BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _PROTOCOL, _BUSY_SNAPSHOT = 5, 6, 8, 10, 13, 15, 517
+
+_savepoint_numbers = itertools.count(1)
+
+
+class SqliteSession:
+    """A connection in a transaction of ours."""
+
+    dialect = "sqlite"
+
+    def __init__(self, raw: sqlite3.Connection, hooks: Hooks | None = None, *, mutex: threading.Lock | None = None) -> None:
+        self.raw = raw
+        self.hooks = hooks
+        self._mutex = mutex
+        """For readers that share a connection: the module may hand two threads the same prepared statement."""
+
+    def run(self, query: Query, params: Params) -> list[Row]:
+        if self._mutex is None:
+            return self._run(query, params)
+        with self._mutex:
+            return self._run(query, params)
+
+    def _run(self, query: Query, params: Params) -> list[Row]:
+        # Not raw.cursor(): that would have the user's row factory.
+        cursor = sqlite3.Cursor(self.raw)
+        if len(query.parts) == 1:
+            return cursor.execute(query.parts[0], params).fetchall()
+        rows: list[Row] = []
+        returned: list[Row] = []
+        for part in query.parts:
+            if ":returned" in part:
+                cursor.execute(part, {**params, "returned": json.dumps(returned)})
+            else:
+                cursor.execute(part, params)
+            rows = cursor.fetchall()
+            if cursor.description is not None:
+                returned = rows
+        return rows
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        name = f"{SAVEPOINT_PREFIX}{next(_savepoint_numbers)}"
+        self._statement(f"SAVEPOINT {name}")
+        with self.hooks.savepoint() if self.hooks is not None else nullcontext():
+            try:
+                yield
+            except BaseException:
+                # The transaction may be gone, and the savepoint with it: then the error that did it is the one to tell.
+                with suppress(sqlite3.Error, QueuertError):
+                    self._statement(f"ROLLBACK TO {name}")
+                    self._statement(f"RELEASE {name}")
+                raise
+            self._statement(f"RELEASE {name}")
+
+    def pipeline(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _statement(self, statement: str) -> None:
+        if isinstance(self.raw, GuardedConnection):
+            self.raw.own(statement)
+        else:
+            sqlite3.Cursor(self.raw).execute(statement)
+
+
+class BlockSession(SqliteSession):
+    """The session of a block: user code has its connection, and could have lost the transaction."""
+
+    raw: GuardedConnection
+
+    def _run(self, query: Query, params: Params) -> list[Row]:
+        self.raw.check_open()
+        if self.raw.text_factory is str:
+            return super()._run(query, params)
+        return _with_text(self.raw, lambda: super(BlockSession, self)._run(query, params))
+
+    def _statement(self, statement: str) -> None:
+        self.raw.check_open()
+        super()._statement(statement)
+
+
+class JoinedSession(SqliteSession):
+    """The user's own connection in the user's own transaction."""
+
+    def __init__(self, raw: sqlite3.Connection, hooks: Hooks | None, *, begin: str | None) -> None:
+        super().__init__(raw, hooks)
+        self._begin = begin
+        """The statement with which the driver would open the transaction; run before the first of ours."""
+
+    def _run(self, query: Query, params: Params) -> list[Row]:
+        self._open()
+        started = time.monotonic()
+        try:
+            if self.raw.text_factory is str:
+                return super()._run(query, params)
+            return _with_text(self.raw, lambda: super(JoinedSession, self)._run(query, params))
+        except sqlite3.OperationalError as error:
+            if self._is_stale(error, time.monotonic() - started):
+                raise StaleSnapshotError from error
+            raise
+
+    def _statement(self, statement: str) -> None:
+        self._open()
+        super()._statement(statement)
+
+    def _open(self) -> None:
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            if not self.raw.in_transaction:
+                sqlite3.Cursor(self.raw).execute(begin)
+
+    def _is_stale(self, error: sqlite3.OperationalError, waited: float) -> bool:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is not None or not is_busy(error):
+            return code == _BUSY_SNAPSHOT
+        # Python 3.10 does not tell; but only a stale snapshot is refused without waiting.
+        timeout = sqlite3.Cursor(self.raw).execute("PRAGMA busy_timeout").fetchone()[0] / 1000
+        return waited < float(timeout) / 2
+
+
+def is_transient(error: BaseException) -> bool:
+    """Trying again later can help."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return False
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return is_busy(error) or "disk" in str(error)
+    return code & 0xFF in (_BUSY, _LOCKED, _IOERR, _FULL, _PROTOCOL)
+
+
+def is_busy(error: BaseException) -> bool:
+    """Somebody else holds the database."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
+    return bool(code & 0xFF in (_BUSY, _LOCKED))
+
+
+def is_snapshot(error: BaseException) -> bool:
+    return getattr(error, "sqlite_errorcode", None) == _BUSY_SNAPSHOT
+
+
+def is_readonly(error: BaseException) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return "readonly database" in str(error) if code is None else code & 0xFF == _READONLY
+
+
+def _with_text(conn: sqlite3.Connection, call: Callable[[], T]) -> T:
+    """Run our statements with plain strings on a connection that makes something else of text."""
+    text_factory = conn.text_factory
+    conn.text_factory = str
+    try:
+        return call()
+    finally:
+        conn.text_factory = text_factory
