@@ -47,31 +47,38 @@ class Signal:
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
-        self._event = threading.Event()
         self._reason: Reason | None = None
         self._lock = threading.Lock()
+        self._event: threading.Event | None = None
+        """Made for the first who waits: few handlers do, and it would be the dearest part of a short attempt."""
 
     @property
     def reason(self) -> Reason | None:
         return self._reason
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._reason is not None
 
     def wait(self, seconds: float | None = None) -> bool:
         """Sleep, but not longer than until the signal is set; whether it is."""
-        return self._event.wait(seconds)
+        with self._lock:
+            if self._reason is not None:
+                return True
+            event = self._event = self._event or threading.Event()
+        return event.wait(seconds)
 
     def raise_if_set(self) -> None:
-        if self._event.is_set():
-            raise JobInterruptedError(self._job_id, self._reason or "stopping")
+        if self._reason is not None:
+            raise JobInterruptedError(self._job_id, self._reason)
 
     def set(self, reason: Reason) -> None:
         """The first reason stays, except that losing the job outweighs being asked to end soon."""
         with self._lock:
             if self._reason is None or self._reason in ("timeout", "stopping"):
                 self._reason = reason
-        self._event.set()
+            event = self._event
+        if event is not None:
+            event.set()
 
 
 class Continuation:
@@ -150,9 +157,7 @@ class RunningJob(Job, Generic[InputT]):
             blockers=blockers,
         )
 
-    def reschedule(
-        self, *, after: Duration | None = None, at: datetime | None = None, error: str | None = None
-    ) -> NoReturn:
+    def reschedule(self, *, after: Duration | None = None, at: datetime | None = None, error: str | None = None) -> NoReturn:
         """Try again exactly then; this try does not count against `max_attempts`."""
         self._attempt.reschedule(after=after, at=at, error=error)
 

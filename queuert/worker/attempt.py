@@ -291,8 +291,9 @@ class AttemptRun:
 
     def signal_if_lost(self) -> None:
         """A handler that was told that its job is gone need not begin to write."""
-        if self.signal.reason not in (None, "timeout", "stopping"):
-            raise JobTakenByAnotherWorkerError(self.job.id, self.signal.reason or "")
+        reason = self.signal.reason
+        if reason is not None and reason not in ("timeout", "stopping"):
+            raise JobTakenByAnotherWorkerError(self.job.id, reason)
 
     def _enter_middleware(self, stack: ExitStack, name: str, session: Session) -> None:
         for layer in self._middleware:

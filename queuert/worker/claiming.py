@@ -1,9 +1,9 @@
 """Claims jobs: which types, with which leases, and how far to look.
 
 On PostgreSQL a claim can be told where the one before it stopped. A long transaction elsewhere keeps the dead entries of
-claimed jobs at the head of the index, and each claim would step over all of them again. The hint is only that: jobs of long transactions
-and jobs that were given back appear before it, and higher priorities beside it, so it is dropped when a claim comes back short,
-when there is news, and after a second.
+claimed jobs at the head of the index, and each claim would step over all of them again. The hint is only that: jobs of
+long transactions and jobs that were given back appear before it, higher priorities beside it. So it is dropped when a
+claim comes back short, when there is news, and after a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queuert.job_types import JobType, JobTypeOrName
 from queuert.model import Job
 from queuert.options import Lease
 from queuert.storage.repository import Level
-from queuert.worker.leases import Held
+from queuert.worker.leases import Held, Terms
 
 HINT_LASTS = 1.0
 HINT_LASTS_AT_LEAST = 0.1
@@ -34,21 +34,21 @@ class Claimer:
         self._only = types
         self._lease = lease
         self._known = -1
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, Terms] = {}
         self._durations: dict[str, float] = {}
         self._levels: list[Level] = []
         self._hinted_at = 0.0
 
     @property
-    def types(self) -> dict[str, Lease]:
+    def types(self) -> dict[str, Terms]:
         """The types that have a handler here, with their leases; those defined later are found too."""
         types = self._engine.types
         if len(types) != self._known:
             self._known = len(types)
             names = types.names_with_handlers()
             wanted = names if self._only is None else [name for name in names if name in self._only]
-            self._leases = {name: types.get(name).resolve_lease(self._lease) for name in wanted}
-            self._durations = {name: lease.duration_seconds for name, lease in self._leases.items()}
+            self._leases = {name: Terms.of(types.get(name).resolve_lease(self._lease)) for name in wanted}
+            self._durations = {name: lease.duration for name, lease in self._leases.items()}
         return self._leases
 
     def claim(self, limit: int, *, suspect: bool = False, running: Sequence[str] = ()) -> list[Held]:
@@ -66,9 +66,7 @@ class Claimer:
             self._remember(claimed[1], full=len(claimed[1]) == limit)
         return self._held(*claimed)
 
-    def _claim(
-        self, limit: int, suspect: bool, running: Sequence[str], levels: Sequence[Level]
-    ) -> tuple[float, list[Job]]:
+    def _claim(self, limit: int, suspect: bool, running: Sequence[str], levels: Sequence[Level]) -> tuple[float, list[Job]]:
         repository = self._engine.repository
         token = secrets.randbits(63)
         started = time.monotonic()
@@ -117,9 +115,7 @@ class Claimer:
             return
         if not self._levels:
             self._hinted_at = time.monotonic()
-        last: dict[tuple[str, int], datetime] = {
-            (level.type_name, level.priority): level.since for level in self._levels
-        }
+        last: dict[tuple[str, int], datetime] = {(level.type_name, level.priority): level.since for level in self._levels}
         for job in jobs:
             last[job.type_name, job.priority] = job.scheduled_at
         self._levels = [Level(*key, since) for key, since in last.items()]

@@ -170,7 +170,7 @@ class Crew:
             self._dispatcher.give_back(held)
             return
         options = self._options
-        held.attempt = attempt = AttemptRun(
+        attempt = AttemptRun(
             self._engine,
             self._chains,
             held.job,
@@ -180,12 +180,10 @@ class Crew:
             backoff=options.backoff,
             claimed=held.claimed,
         )
-        self._keeper.start(held, now)
-        if held.lost:  # in this very moment
-            attempt.signal.set(held.lost)
+        self._keeper.start(held, attempt, now)
         try:
             outcome = attempt.run()
-        except BaseException as error:  # a KeyboardInterrupt that a handler raised itself: there is nobody to interrupt here
+        except BaseException as error:  # a KeyboardInterrupt of the handler's own making: there is nobody to interrupt here
             outcome = attempt.failed(error)
         held.over = True
         if outcome.lost and not held.lost:

@@ -1,12 +1,12 @@
 """The dispatcher: decides when to claim, and how many.
 
-It claims what the free slots can take, and for short jobs some more: as many as were lately finished within `AHEAD` seconds, so
-that slots need not wait for the next claim. Slow jobs leave nothing to prefetch by that rule. If a slow one comes along all the
-same, those that wait behind it are given back.
+It claims what the free slots can take, and for short jobs some more: as many as were lately finished within `AHEAD`
+seconds, so that slots need not wait for the next claim. Slow jobs leave nothing to prefetch by that rule. If a slow one
+comes along all the same, those that wait behind it are given back.
 
-It sleeps until one of these wakes it: a notice that something was scheduled, a slot that runs out of work while more is due, the time at
-which the next scheduled job is due, the poll interval, the end. Whoever wakes it first says why and then sets the event; the
-dispatcher first clears the event and then looks. So no wake-up is missed.
+It sleeps until one of these wakes it: a notice that something was scheduled, a slot that runs out of work while more is
+due, the time at which the next scheduled job is due, the poll interval, the end. Whoever wakes it first says why and then
+sets the event; the dispatcher first clears the event and then looks. So no wake-up is missed.
 
 Suspects, jobs whose last attempt died with its worker, are claimed one by one and start when nothing waits beside them
 (`suspects.py`).
@@ -162,7 +162,7 @@ class Dispatcher:
         elif now - self._suspects_looked_at >= SUSPECT_LOOK:
             self._find_suspect()
         self._events.happened("claimed" if claimed else "looked")
-        return 0.0 if self._more or self._suspect else self._until(time.monotonic())
+        return 0.0 if self._more else self._until(time.monotonic())
 
     def _limit(self, now: float) -> int:
         """How many to claim."""
@@ -247,9 +247,7 @@ class Dispatcher:
         items = [{"id": held.job.id, "token": held.job.lease_token} for held in returned]
         for held in returned:
             held.over = True
-        self._engine.database.run(
-            lambda session: self._chains.release_claims(session, self._worker_id, items), single=True
-        )
+        self._engine.database.run(lambda session: self._chains.release_claims(session, self._worker_id, items), single=True)
         self._keeper.let_go(returned)
         for held in returned:
             jobs.popleft()

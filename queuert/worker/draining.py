@@ -25,9 +25,7 @@ QUICK = 0.1
 """Seconds in which a batch must run for the next one to be larger."""
 
 
-def drain(
-    engine: Engine, chains: Chains, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None
-) -> int:
+def drain(engine: Engine, chains: Chains, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None) -> int:
     """Run due jobs until there are none, or the time is up; the number of attempts run, failed ones included."""
     limit = seconds(timeout, "timeout")
     names = checked_types(engine, types)
@@ -61,7 +59,7 @@ class _Drain:
         unstarted = list(batch)
         try:
             while unstarted:
-                now, half = time.monotonic(), unstarted[0].lease.duration_seconds / 2
+                now, half = time.monotonic(), unstarted[0].lease.duration / 2
                 if now >= self._deadline or now >= unstarted[0].trusted_until - half:
                     break
                 endings += self._run_one(unstarted.pop(0), endings)
@@ -84,6 +82,4 @@ class _Drain:
 
     def _give_back(self, unstarted: list[Held]) -> None:
         items = [{"id": held.job.id, "token": held.job.lease_token} for held in unstarted]
-        self._engine.database.run(
-            lambda session: self._chains.release_claims(session, self._id, items), single=True
-        )
+        self._engine.database.run(lambda session: self._chains.release_claims(session, self._id, items), single=True)

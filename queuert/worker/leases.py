@@ -25,16 +25,16 @@ not yet "lost": the row is looked at.
 
 **When the database cannot be reached**, renewals fail until it can. Past the end of trust somebody else, for whom the
 database is not down, may have taken the job over: the handlers are told that they have lost it. That may be wrong. If it is,
-nothing is lost by it: what a handler returns in the end is written if the pair still stands, and one that broke
-off goes back to the queue without using up an attempt.
+nothing is lost by it: what a handler returns in the end is written if the pair still stands, and a job that was broken
+off goes back without using up an attempt.
 
-**Who else takes leases away.** The reaper of any worker, once `leased_until` has passed on the database's clock. It leaves alone
-what this worker has in hand: a lease that ran out while this process waited, for the lock of a SQLite file or for a
-database that was down, is renewed as soon as it can be. Others do not know that, and may be quicker; then the
-fence decides.
+**Who takes leases away.** The reaper of any worker, once `leased_until` has passed on the database's clock. It leaves
+alone what its own worker has in hand: a lease that ran out while this process waited, for the lock of a SQLite file or
+for a database that was down, is renewed as soon as it can be. Other workers do not know that, and may be quicker; then
+the fence decides.
 
 **A worker that stalls** (a stopped process, a suspended machine) finds its leases overdue when it wakes up. It asks
-before it believes: the first thing this thread does is to renew, and what another took over in the meantime is found out by that.
+before it believes: the first thing this thread does is to renew, and that finds out what others took over meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from queuert.engine import Engine
 from queuert.handler import Reason
@@ -64,6 +64,17 @@ LOOK_AROUND = 0.25
 RENEW_AT_ONCE = 1_000
 
 
+class Terms(NamedTuple):
+    """A lease in plain seconds."""
+
+    duration: float
+    renew_every: float
+
+    @classmethod
+    def of(cls, lease: Lease) -> Terms:
+        return cls(lease.duration_seconds, lease.renew_seconds)
+
+
 class Held:
     """A job in this worker's hands: from its claim until what became of it is written."""
 
@@ -81,14 +92,14 @@ class Held:
         "trusted_until",
     )
 
-    def __init__(self, job: Job, job_type: JobType[Any, Any], lease: Lease, claimed: float) -> None:
+    def __init__(self, job: Job, job_type: JobType[Any, Any], lease: Terms, claimed: float) -> None:
         self.job = job
         self.job_type = job_type
         self.lease = lease
         self.claimed = claimed
         """When the claiming call started."""
-        self.trusted_until = claimed + lease.duration_seconds
-        self.renew_at = claimed + lease.renew_seconds
+        self.trusted_until = claimed + lease.duration
+        self.renew_at = claimed + lease.renew_every
         self.started: float | None = None
         self.deadline = math.inf
         self.attempt: AttemptRun | None = None
@@ -144,9 +155,12 @@ class LeaseKeeper:
         if sooner:
             self._wake.set()
 
-    def start(self, held: Held, now: float) -> None:
-        """The handler starts: its time counts from here."""
+    def start(self, held: Held, attempt: AttemptRun, now: float) -> None:
+        """The handler starts: its time counts from here, and it can be told things."""
         held.started = now
+        held.attempt = attempt
+        if held.lost is not None:  # in this very moment
+            held.tell(held.lost)
         timeout = held.job_type.timeout
         if timeout is not None:
             held.deadline = now + timeout
@@ -208,7 +222,7 @@ class LeaseKeeper:
                     held.tell("timeout")
         due = [held for held in in_hand if held.renew_at <= now]
         if due:
-            due = [held for held in in_hand if held.renew_at <= now + EARLY * held.lease.renew_seconds]
+            due = [held for held in in_hand if held.renew_at <= now + EARLY * held.lease.renew_every]
             for start in range(0, len(due), RENEW_AT_ONCE):
                 self._renew(due[start : start + RENEW_AT_ONCE])
         self._look(in_hand)
@@ -222,9 +236,7 @@ class LeaseKeeper:
         return None if self._next == math.inf else max(0.0, self._next - time.monotonic())
 
     def _renew(self, due: Sequence[Held]) -> None:
-        items = [
-            {"id": held.job.id, "token": held.job.lease_token, "lease": held.lease.duration_seconds} for held in due
-        ]
+        items = [{"id": held.job.id, "token": held.job.lease_token, "lease": held.lease.duration} for held in due]
         repository, started = self._engine.repository, time.monotonic()
         try:
             renewed = self._engine.database.run(
@@ -240,8 +252,8 @@ class LeaseKeeper:
         self._reachable()
         for held in due:
             if held.job.id in renewed:
-                held.trusted_until = started + held.lease.duration_seconds
-                held.renew_at = started + held.lease.renew_seconds
+                held.trusted_until = started + held.lease.duration
+                held.renew_at = started + held.lease.renew_every
             elif reason := states[held.job.id]:
                 self._lost(held, reason)
             else:
@@ -276,9 +288,7 @@ class LeaseKeeper:
     def _states(self, doubted: Sequence[Held]) -> dict[str, Reason | None]:
         with self._engine.database.read() as session:
             states = self._engine.repository.lease_states(session, [held.job.id for held in doubted])
-        return {
-            held.job.id: lost_reason(states.get(held.job.id), self._worker_id, held.job.lease_token) for held in doubted
-        }
+        return {held.job.id: lost_reason(states.get(held.job.id), self._worker_id, held.job.lease_token) for held in doubted}
 
     def _lost(self, held: Held, reason: Reason) -> None:
         self.let_go([held])
@@ -304,4 +314,4 @@ class LeaseKeeper:
 
 
 def _retry_pause(held: Held) -> float:
-    return min(LONGEST_RETRY, RETRY_PART * held.lease.renew_seconds)
+    return min(LONGEST_RETRY, RETRY_PART * held.lease.renew_every)

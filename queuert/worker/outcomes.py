@@ -98,9 +98,7 @@ class OutcomeWriter:
 class _Group:
     """One transaction's worth of endings. Its work can run more than once, so it starts from nothing each time."""
 
-    def __init__(
-        self, engine: Engine, chains: Chains, worker_id: str, endings: Sequence[Ending], *, wait: bool
-    ) -> None:
+    def __init__(self, engine: Engine, chains: Chains, worker_id: str, endings: Sequence[Ending], *, wait: bool) -> None:
         self._repository = engine.repository
         self._chains = chains
         self._worker_id = worker_id

@@ -3,8 +3,9 @@
 A lease that has ended is an attempt that was lost. The job is tried again after its type's backoff, or fails with
 `WORKER:LOST` when its attempts are used up, so that a job that kills its process cannot do so for ever.
 
-The database's clock is read *before* the write lock is waited for. On SQLite that wait can be long, and those whose leases ended during it
-may be waiting for the same lock, to renew them: they are left for the next time. So is what this worker has in hand.
+The database's clock is read *before* the write lock is waited for. On SQLite that wait can be long, and those whose
+leases ended during it may be waiting for the same lock, to renew them: they are left for the next time. So is what this
+worker has in hand.
 """
 
 from __future__ import annotations

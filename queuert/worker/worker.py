@@ -76,7 +76,7 @@ class Worker:
         names = checked_types(engine, types)
         if reap_interval is None:
             leases = Claimer(engine, "", names, lease).types.values()
-            shortest = min((each.duration_seconds for each in leases), default=LONGEST_INTERVAL / PART_OF_LEASE)
+            shortest = min((each.duration for each in leases), default=LONGEST_INTERVAL / PART_OF_LEASE)
             reap_interval = min(LONGEST_INTERVAL, shortest * PART_OF_LEASE)
         self._options = CrewOptions(
             name=_checked_name(name),
@@ -192,9 +192,7 @@ class Worker:
         self._start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         try:
             self.stop()
         except BaseException:
@@ -241,8 +239,8 @@ def _signals(receive: Callable[[int], None]) -> Iterator[None]:
 
     before: dict[int, Any] = {}
     try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, handle)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            before[each] = signal.signal(each, handle)
         yield
     finally:
         for number, handler in before.items():
