@@ -33,6 +33,7 @@ from queuert.errors import (
     JobStateError,
     JobTypeMismatchError,
     JobTypeValidationError,
+    StaleSnapshotError,
 )
 from queuert.job_types import JobType, check_blockers, check_continuation
 from queuert.model import Chain, Job, Status
@@ -170,6 +171,8 @@ class Chains:
             connect_blockers(self._engine, session, waiting)
             notices += pending_types(self._repository.settle_blockers(session, list(waiting)))
         if finished:
+            if worker is None:
+                self._check_snapshot(session, finished)
             notices += pending_types(self._repository.release_dependants(session, finished))
             notices += closed(finished)
         notices += lost(c.job.id for c in completions if c.token is None and c.job.leased_by and c.job.id in result.ids)
@@ -185,11 +188,28 @@ class Chains:
         going_on = {i for c in completions if c.next is not None for i in (c.job.id, c.job.chain_id)} - closing
         locked = self._repository.lock_closing(session, sorted(closing), wait=wait) if closing else set()
         if going_on:
-            locked |= self._repository.lock_jobs(session, sorted(going_on))
+            locked |= self._repository.lock_jobs(session, sorted(going_on), wait=wait)
         if wait:
             return completions
         result.unlocked = {c.job.id for c in completions if not {c.job.id, c.job.chain_id} <= locked}
         return [c for c in completions if c.job.id not in result.unlocked]
+
+    def _check_snapshot(self, session: Session, finished: Sequence[str]) -> None:
+        """Above READ COMMITTED a user's transaction may be older than a job that waits for these chains, and would strand it.
+
+        Their first jobs are locked by now, so what another connection sees is all there is.
+        """
+        repository = self._repository
+        if not repository.snapshot_is_fixed(session):
+            return
+        with self._engine.database.read() as other:
+            waiting = repository.waiting_jobs(other, finished)
+        unseen = waiting - repository.waiting_jobs(session, finished)
+        if unseen:
+            raise StaleSnapshotError(
+                f"Job {min(unseen)} was made to wait for this chain after this transaction began, which cannot see it: roll back "
+                "and try again, or complete chains under READ COMMITTED."
+            )
 
     def _check_next_ids(self, session: Session, completions: Sequence[Completion]) -> None:
         named = [c.next.columns["next_id"] for c in completions if c.next is not None and c.next.explicit_id]

@@ -238,8 +238,9 @@ class Repository:
         chains = [self._chain(row) for row in self._run(session, "get_chains", ids=_dumps(ids))]
         return {chain.id: chain for chain in chains}
 
-    def lock_jobs(self, session: Session, ids: Sequence[str]) -> set[str]:
-        return {str(row[0]) for row in self._run(session, "lock_jobs", ids=_dumps(ids))}
+    def lock_jobs(self, session: Session, ids: Sequence[str], *, wait: bool = True) -> set[str]:
+        name = "lock_jobs" if wait else "lock_jobs_now"
+        return {str(row[0]) for row in self._run(session, name, ids=_dumps(ids))}
 
     def get_tails(self, session: Session, ids: Sequence[str]) -> dict[str, Job]:
         """The tails, by chain id."""
@@ -255,6 +256,14 @@ class Repository:
 
     def waiting_chains(self, session: Session, ids: Sequence[str]) -> list[str]:
         return [str(row[0]) for row in self._run(session, "waiting_chains", ids=_dumps(ids))]
+
+    def waiting_jobs(self, session: Session, ids: Sequence[str]) -> set[str]:
+        return {str(row[0]) for row in self._run(session, "waiting_jobs", ids=_dumps(ids))}
+
+    def snapshot_is_fixed(self, session: Session) -> bool:
+        """Whether the transaction sees only what was committed before it began."""
+        rows = self._run(session, "snapshot_is_fixed")
+        return bool(rows and rows[0][0])
 
     def blocker_chains(self, session: Session, ids: Sequence[str]) -> list[str]:
         return [str(row[0]) for row in self._run(session, "blocker_chains", ids=_dumps(ids))]

@@ -22,6 +22,15 @@ WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) 
 ORDER BY j.id
 FOR NO KEY UPDATE;
 
+-- name: lock_jobs_now
+-- params: ids
+-- The same without waiting: what somebody else has locked is left out.
+SELECT j.id
+FROM {job} j
+WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+ORDER BY j.id
+FOR NO KEY UPDATE SKIP LOCKED;
+
 -- name: get_tails
 -- params: ids
 -- The tails of chains.
@@ -42,7 +51,7 @@ ORDER BY b.job_id, b.index;
 
 -- name: waiting_chains
 -- params: ids
--- The chains whose tails are blocked by these chains, directly or through others.
+-- These chains and those whose tails wait for them, directly or through others. Nobody waits for a completed one.
 WITH RECURSIVE reached (chain_id) AS (
     SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)
     UNION
@@ -51,8 +60,23 @@ WITH RECURSIVE reached (chain_id) AS (
     JOIN {job_blocker} b ON b.blocked_by_chain_id = r.chain_id
     JOIN {job} j ON j.id = b.job_id
     WHERE j.status = 'blocked'
+      AND (
+          SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
+      ) <> 'completed'
 )
 SELECT chain_id FROM reached;
+
+-- name: waiting_jobs
+-- params: ids
+-- The jobs that were given these chains as blockers, in whatever state.
+SELECT b.job_id
+FROM {job_blocker} b
+WHERE b.blocked_by_chain_id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id));
+
+-- name: snapshot_is_fixed
+-- params:
+-- Whether this transaction sees only what was committed before it began.
+SELECT current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 
 -- name: blocker_chains
 -- params: ids

@@ -204,22 +204,25 @@ ORDER BY count(*) DESC, counted.error_code;
 
 -- name: count_stranded
 -- params: types, limit
--- How many jobs are blocked by a chain that failed or was cancelled.
+-- How many jobs are blocked by a chain that failed or was cancelled, looking at a limited number of blocked jobs of each
+-- type: the oldest, since the others still move.
 SELECT count(*)
-FROM (
+FROM json_array_elements_text(:types::json) AS type (name)
+CROSS JOIN LATERAL (
     SELECT j.id
-    FROM json_array_elements_text(:types::json) AS type (name)
-    JOIN {job} j ON j.type_name = type.name AND j.status = 'blocked'
-    WHERE EXISTS (
-        SELECT 1
-        FROM {job_blocker} b
-        JOIN {job} t ON t.id = (
-            SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
-        )
-        WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
-    )
+    FROM {job} j
+    WHERE j.type_name = type.name AND j.status = 'blocked'
+    ORDER BY j.created_at, j.id
     LIMIT :limit
-) counted;
+) j
+WHERE EXISTS (
+    SELECT 1
+    FROM {job_blocker} b
+    JOIN {job} t ON t.id = (
+        SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
+    )
+    WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
+);
 
 -- name: longest_running
 -- params: types, limit

@@ -175,12 +175,30 @@ FOR UPDATE;
 
 -- name: lock_closing_now
 -- params: ids
--- The same without waiting: what somebody else has locked is left out.
-SELECT j.id
-FROM {job} j
-WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
-ORDER BY j.id
-FOR UPDATE SKIP LOCKED;
+-- The same without waiting: what somebody else has locked is left out, and so is a chain that somebody's locked job waits
+-- for, since counting down in that job would wait.
+WITH free AS MATERIALIZED (
+    SELECT j.id
+    FROM {job} j
+    WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+    ORDER BY j.id
+    FOR UPDATE SKIP LOCKED
+),
+waiting AS MATERIALIZED (
+    SELECT b.blocked_by_chain_id AS chain_id, b.job_id
+    FROM free
+    JOIN {job_blocker} b ON b.blocked_by_chain_id = free.id
+),
+ready AS MATERIALIZED (
+    SELECT j.id
+    FROM {job} j
+    WHERE j.id IN (SELECT waiting.job_id FROM waiting)
+    ORDER BY j.id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT free.id
+FROM free
+WHERE free.id NOT IN (SELECT waiting.chain_id FROM waiting WHERE waiting.job_id NOT IN (SELECT ready.id FROM ready));
 
 -- name: complete_jobs
 -- params: worker, items

@@ -21,6 +21,14 @@ SET attempt = attempt
 WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING id;
 
+-- name: lock_jobs_now
+-- params: ids
+-- The same: nobody else can have locked a row.
+UPDATE {job}
+SET attempt = attempt
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING id;
+
 -- name: get_tails
 -- params: ids
 -- The tails of chains.
@@ -41,7 +49,7 @@ ORDER BY b.job_id, b."index";
 
 -- name: waiting_chains
 -- params: ids
--- The chains whose tails are blocked by these chains, directly or through others.
+-- These chains and those whose tails wait for them, directly or through others. Nobody waits for a completed one.
 WITH RECURSIVE reached (chain_id) AS (
     SELECT value FROM json_each(:ids)
     UNION
@@ -50,8 +58,22 @@ WITH RECURSIVE reached (chain_id) AS (
     JOIN {job_blocker} b ON b.blocked_by_chain_id = r.chain_id
     JOIN {job} j ON j.id = b.job_id
     WHERE j.status = 'blocked'
+      AND (
+          SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
+      ) <> 'completed'
 )
 SELECT chain_id FROM reached;
+
+-- name: waiting_jobs
+-- params: ids
+-- The jobs that were given these chains as blockers, in whatever state.
+SELECT b.job_id
+FROM json_each(:ids) i
+CROSS JOIN {job_blocker} b ON b.blocked_by_chain_id = i.value;
+
+-- name: snapshot_is_fixed
+-- params:
+-- nothing: a transaction that writes sees all that was committed, since there is one writer.
 
 -- name: blocker_chains
 -- params: ids

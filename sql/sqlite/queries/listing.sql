@@ -190,22 +190,25 @@ ORDER BY count(*) DESC, counted.error_code;
 
 -- name: count_stranded
 -- params: types, limit
--- How many jobs are blocked by a chain that failed or was cancelled.
+-- How many jobs are blocked by a chain that failed or was cancelled, looking at a limited number of blocked jobs of each
+-- type: the oldest, since the others still move.
 SELECT count(*)
-FROM (
-    SELECT j.id
-    FROM json_each(:types) type
-    CROSS JOIN {job} j ON j.type_name = type.value AND j.status = 'blocked'
-    WHERE EXISTS (
-        SELECT 1
-        FROM {job_blocker} b
-        JOIN {job} t ON t.id = (
-            SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
-        )
-        WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
-    )
+FROM json_each(:types) type
+CROSS JOIN {job} j ON j.rowid IN (
+    SELECT i.rowid
+    FROM {job} i
+    WHERE i.type_name = type.value AND i.status = 'blocked'
+    ORDER BY i.created_at, i.id
     LIMIT :limit
-) counted;
+)
+WHERE EXISTS (
+    SELECT 1
+    FROM {job_blocker} b
+    JOIN {job} t ON t.id = (
+        SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
+    )
+    WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
+);
 
 -- name: longest_running
 -- params: types, limit
