@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, Union
@@ -17,6 +18,7 @@ BackoffFunction = Callable[[int], float]
 
 DEFAULT_MAX_ATTEMPTS: Final = 25
 PRIORITY_RANGE: Final = (-100, 100)
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 MAX_SECONDS: Final = 100 * 365 * 86_400.0  # a century: beyond it dates overflow before anybody notices
 
 
@@ -133,16 +135,17 @@ class Dedup:
     def __post_init__(self) -> None:
         if not isinstance(self.key, str):
             raise TypeError(f"Dedup.key must be a string, not {type(self.key).__name__}.")
-        if not self.key or len(self.key) > 1_000 or "\x00" in self.key:
-            raise ValueError("Dedup.key must have from 1 to 1,000 characters, none of them NUL.")
+        if not self.key or len(self.key) > 1_000 or _UNSTORABLE.search(self.key):
+            raise ValueError("Dedup.key must have from 1 to 1,000 characters, none of them NUL or a lone surrogate.")
         if self.scope not in ("incomplete", "any"):
             raise ValueError(f"Dedup.scope must be 'incomplete' or 'any', not {self.scope!r}.")
         if self.window is not None:
             seconds(self.window, "Dedup.window", positive=True)
         elif self.scope == "any":
             raise ValueError("Dedup with scope='any' needs a window.")
-        if isinstance(self.exclude_chain_ids, (str, bytes)):
-            raise TypeError("Dedup.exclude_chain_ids must be a sequence of ids, not one string.")
+        if isinstance(self.exclude_chain_ids, (str, bytes)) or not isinstance(self.exclude_chain_ids, Iterable):
+            raise TypeError("Dedup.exclude_chain_ids must be a list of chains or ids.")
+        object.__setattr__(self, "exclude_chain_ids", tuple(self.exclude_chain_ids))
 
     @property
     def window_seconds(self) -> float | None:

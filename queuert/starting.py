@@ -1,15 +1,16 @@
 """Starting chains: check everything, deduplicate, insert, and connect to blockers.
 
 Nothing is written before every value of the batch has been checked. On PostgreSQL a batch is one statement; keys add two,
-blockers three, however many chains there are.
+blockers three, and a savepoint two more, however many chains there are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Union, overload
 
 from queuert.engine import Engine, schedule, scheduled
 from queuert.errors import ChainNotFoundError, DuplicateJobIdError, JobTypeValidationError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 InputT = TypeVar("InputT")
 ChainRef = Union[Chain, str, Any]
+
+FOREIGN_KEY_VIOLATION: Final = "23503"
 
 
 class NextOptions(TypedDict, total=False):
@@ -107,11 +110,15 @@ class Starter:
             return result
 
         def recover(session: Session) -> list[Chain] | None:
-            made = [plan.id for plan in plans if plan.duplicate_of is None]
-            return result if result and len(self._engine.repository.get_jobs(session, made)) == len(made) else None
+            made = [plan for plan in plans if plan.duplicate_of is None]
+            found = self._engine.repository.get_chains(session, [plan.id for plan in made])
+            chains = [self._engine.decode_chain(found[plan.id]) for plan in made if plan.id in found]
+            if len(chains) < len(made) or not all(map(_is_ours, made, chains)):
+                return None
+            return result or chains  # only a single statement can have got through without a result
 
-        simple = not any(plan.dedup or plan.blockers for plan in plans)
-        return self._engine.write(conn, work, recover=recover, single=simple and not _several_explicit(plans))
+        single = not _may_be_refused_late(plans) and not any(plan.dedup for plan in plans)
+        return self._engine.write(conn, work, recover=recover, single=single)
 
     def start_in(self, session: Session, chains: Sequence[NewChain]) -> list[Chain]:
         """Start chains in a transaction of the library's own that does other things too."""
@@ -153,18 +160,19 @@ class Starter:
         )
 
     def _create(self, session: Session, plans: Sequence[_Plan]) -> list[Chain]:
+        if not _may_be_refused_late(plans):
+            return self._write(session, plans)
+        with session.savepoint():  # what was written before the refusal is undone, and the user's transaction stays usable
+            return self._write(session, plans)
+
+    def _write(self, session: Session, plans: Sequence[_Plan]) -> list[Chain]:
         for plan in plans:
             plan.duplicate_of, plan.status = None, Status.PENDING
         if any(plan.dedup for plan in plans):
             self._deduplicate(session, plans)
         made = [plan for plan in plans if plan.duplicate_of is None]
         self._check_blockers(session, made)
-        if _several_explicit(made):
-            with session.savepoint():  # a taken id must undo its neighbours, and leave the user's transaction usable
-                created = self._insert(session, made)
-        else:
-            created = self._insert(session, made)
-        return self._records(session, plans, created)
+        return self._records(session, plans, self._insert(session, made))
 
     def _deduplicate(self, session: Session, plans: Sequence[_Plan]) -> None:
         repository = self._engine.repository
@@ -278,18 +286,35 @@ def blocker_types(engine: Engine, session: Session, ids: Iterable[str]) -> dict[
 
 
 def connect_blockers(engine: Engine, session: Session, blockers: Mapping[str, Sequence[str]]) -> None:
-    engine.repository.insert_blockers(
-        session,
-        [
-            {"job_id": job_id, "chain_id": blocker, "index": index, "trace": None}
-            for job_id, named in blockers.items()
-            for index, blocker in enumerate(named)
-        ],
-    )
+    try:
+        engine.repository.insert_blockers(
+            session,
+            [
+                {"job_id": job_id, "chain_id": blocker, "index": index, "trace": None}
+                for job_id, named in blockers.items()
+                for index, blocker in enumerate(named)
+            ],
+        )
+    except Exception as error:
+        if getattr(error, "sqlstate", None) != FOREIGN_KEY_VIOLATION:
+            raise
+        # It was deleted after it was looked at; PostgreSQL names the key as "(blocked_by_chain_id)=(...)".
+        named = re.search(r"\)=\((.+?)\)", str(error))
+        raise ChainNotFoundError(named[1] if named else "named as a blocker") from error
 
 
-def _several_explicit(plans: Sequence[_Plan]) -> bool:
-    return len(plans) > 1 and any(plan.explicit_id for plan in plans)
+def _may_be_refused_late(plans: Sequence[_Plan]) -> bool:
+    """Whether something may be written before another thing turns out to be wrong."""
+    if any(plan.blockers for plan in plans):
+        return True
+    return any(plan.explicit_id for plan in plans) and (len(plans) > 1 or any(plan.dedup for plan in plans))
+
+
+def _is_ours(plan: _Plan, chain: Chain) -> bool:
+    """Whether a chain that has the plan's id was made by it: an id that the caller chose may have been there before."""
+    if not plan.explicit_id:
+        return True
+    return chain.type_name == plan.job_type.name and chain.input == plan.job_type.decode_input(plan.item["input"])
 
 
 def _check_batch(plans: Sequence[_Plan]) -> None:
