@@ -455,8 +455,8 @@ REFUSED: list[Any] = [
     lambda tx: tx.execute("PRAGMA foreign_keys = OFF"),
     lambda tx: tx.execute("PRAGMA journal_mode(delete)"),
     lambda tx: tx.execute("PRAGMA busy_timeout = 1"),
-    lambda tx: tx.execute("ROLLBACK TO queuert_sp_1"),
-    lambda tx: tx.execute('RELEASE "QUEUERT_SP_1"'),
+    lambda tx: tx.execute("ROLLBACK TO queuert_savepoint"),
+    lambda tx: tx.execute('RELEASE "QUEUERT_SAVEPOINT"'),
 ]
 
 

@@ -21,7 +21,9 @@ from queuert.errors import QueuertError
 if TYPE_CHECKING:
     from queuert.storage.sqlite_session import SqliteSession
 
-SAVEPOINT_PREFIX = "queuert_sp_"
+# One name for all: savepoints nest, and a database looks for the innermost of a name. So the statement stays prepared.
+SAVEPOINT = "queuert_savepoint"
+CURSORS_KEPT = 1_000
 
 # Pragmas that take an argument and change nothing for the next user of the connection.
 HARMLESS_PRAGMAS = frozenset(
@@ -79,7 +81,7 @@ class GuardedConnection(sqlite3.Connection):
         """The session of the block that user code is in."""
         self.refused = ""
         self._ours = False
-        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+        self._cursors: list[weakref.ref[sqlite3.Cursor]] = []
         self._watched = False
         super().__init__(*args, **kwargs)
         super().set_authorizer(self._authorize)
@@ -110,8 +112,10 @@ class GuardedConnection(sqlite3.Connection):
         """User code may not use it any more. Cursors left open would hold on to an old snapshot, so they are closed."""
         self.session = None
         self.refused = ""
-        for cursor in list(self._cursors):
-            sqlite3.Cursor.close(cursor)
+        for reference in self._cursors:
+            cursor = reference()
+            if cursor is not None:
+                sqlite3.Cursor.close(cursor)
         self._cursors.clear()
         self.row_factory = None
         self.text_factory = str
@@ -134,7 +138,7 @@ class GuardedConnection(sqlite3.Connection):
         if action == sqlite3.SQLITE_TRANSACTION:
             self.refused = f"{first} ends or starts a transaction"
         elif action == _SAVEPOINT:
-            if not (second or "").lower().startswith(SAVEPOINT_PREFIX):
+            if (second or "").lower() != SAVEPOINT:
                 return sqlite3.SQLITE_OK
             self.refused = f"the savepoint {second} is not yours"
         elif action == sqlite3.SQLITE_PRAGMA:
@@ -152,7 +156,9 @@ class GuardedConnection(sqlite3.Connection):
         if factory is not GuardedCursor:
             factory = _guarded_class(factory)
         cursor = super().cursor(factory)
-        self._cursors.add(cursor)
+        if len(self._cursors) >= CURSORS_KEPT:
+            self._cursors = [reference for reference in self._cursors if reference() is not None]
+        self._cursors.append(weakref.ref(cursor))
         return cursor
 
     def execute(self, *args: Any) -> Any:

@@ -7,7 +7,6 @@ us, and what we register does not reach the user.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any, Final
 from queuert.errors import UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.storage.base import Params, Row
-from queuert.storage.guard import SAVEPOINT_PREFIX
+from queuert.storage.guard import SAVEPOINT
 from queuert.storage.sqlfiles import Query
 
 try:
@@ -36,8 +35,6 @@ except ImportError as missing:
 Connection = psycopg.Connection[Any]
 
 _RETURNS_NOTHING: Final = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|SET|LOCK)\b(?!.*\bRETURNING\b)", re.I | re.S)
-
-_savepoint_numbers = itertools.count(1)
 
 
 class _UtcLoader(Loader):
@@ -110,8 +107,7 @@ class PostgresSession:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         # Not conn.transaction(): on a user's connection that has not begun yet it would begin, and commit, by itself.
-        name = f"{SAVEPOINT_PREFIX}{next(_savepoint_numbers)}"
-        self._statement(f"SAVEPOINT {name}")
+        self._statement(f"SAVEPOINT {SAVEPOINT}")
         with self.hooks.savepoint() if self.hooks is not None else contextlib.nullcontext():
             try:
                 yield
@@ -120,10 +116,10 @@ class PostgresSession:
                 # The transaction may be gone, and the savepoint with it: then the error that did it is the one to tell.
                 with contextlib.suppress(psycopg.Error):
                     self._sync(failed=True)
-                    self._statement(f"ROLLBACK TO {name}")
-                    self._statement(f"RELEASE {name}")
+                    self._statement(f"ROLLBACK TO {SAVEPOINT}")
+                    self._statement(f"RELEASE {SAVEPOINT}")
                 raise
-            self._statement(f"RELEASE {name}")
+            self._statement(f"RELEASE {SAVEPOINT}")
 
     @contextmanager
     def pipeline(self) -> Iterator[None]:
@@ -134,7 +130,7 @@ class PostgresSession:
             yield
 
     def _statement(self, statement: Any) -> None:
-        _Cursor(self.raw, row_factory=tuple_row).execute(statement)
+        _Cursor(self.raw, row_factory=tuple_row).execute(statement, prepare=False)
 
     def _sync(self, *, failed: bool = False) -> None:
         """In a pipeline: collect all answers, so that an error shows inside the savepoint that it belongs to."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sqlite3
 import threading
@@ -14,15 +13,13 @@ from typing import TypeVar
 from queuert.errors import QueuertError, StaleSnapshotError
 from queuert.hooks import Hooks
 from queuert.storage.base import Params, Row
-from queuert.storage.guard import SAVEPOINT_PREFIX, GuardedConnection
+from queuert.storage.guard import SAVEPOINT, GuardedConnection
 from queuert.storage.sqlfiles import Query
 
 T = TypeVar("T")
 
 # SQLite's result codes; the sqlite3 module reports them from Python 3.11 on.
 _BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _PROTOCOL, _BUSY_SNAPSHOT = 5, 6, 8, 10, 13, 15, 517
-
-_savepoint_numbers = itertools.count(1)
 
 
 class SqliteSession:
@@ -61,18 +58,17 @@ class SqliteSession:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        name = f"{SAVEPOINT_PREFIX}{next(_savepoint_numbers)}"
-        self._statement(f"SAVEPOINT {name}")
+        self._statement(f"SAVEPOINT {SAVEPOINT}")
         with self.hooks.savepoint() if self.hooks is not None else nullcontext():
             try:
                 yield
             except BaseException:
                 # The transaction may be gone, and the savepoint with it: then the error that did it is the one to tell.
                 with suppress(sqlite3.Error, QueuertError):
-                    self._statement(f"ROLLBACK TO {name}")
-                    self._statement(f"RELEASE {name}")
+                    self._statement(f"ROLLBACK TO {SAVEPOINT}")
+                    self._statement(f"RELEASE {SAVEPOINT}")
                 raise
-            self._statement(f"RELEASE {name}")
+            self._statement(f"RELEASE {SAVEPOINT}")
 
     def pipeline(self) -> AbstractContextManager[None]:
         return nullcontext()
