@@ -21,7 +21,7 @@ from queuert.ids import Ids
 from queuert.job_types import JobType, JobTypes
 from queuert.model import Chain, Job, Status
 from queuert.notify.base import Channel, Notice, Notifier
-from queuert.options import Duration, seconds
+from queuert.options import Duration, instant, seconds
 from queuert.storage.base import Database, Session
 from queuert.storage.migrations import explain
 from queuert.storage.repository import Repository, iso
@@ -208,13 +208,7 @@ def schedule(at: datetime | None, after: Duration | None) -> tuple[str | None, f
         raise ValueError("Give `at` or `after`, not both.")
     if after is not None:
         return None, seconds(after, "after")
-    if at is None:
-        return None, None
-    if not isinstance(at, datetime):
-        raise TypeError(f"`at` must be a datetime, not {type(at).__name__}.")
-    if at.utcoffset() is None:
-        raise ValueError("`at` must be an aware datetime, such as datetime.now(timezone.utc); this one has no time zone.")
-    return iso(at), None
+    return (None if at is None else iso(instant(at, "at"))), None
 
 
 def scheduled(type_names: Iterable[str]) -> list[Notice]:

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from queuert.errors import InvalidJobIdError
@@ -19,7 +20,16 @@ from queuert.errors import InvalidJobIdError
 _lock = threading.Lock()
 _last = 0
 
-_INTEGER_TYPES = {"bigint", "integer", "int", "int4", "int8", "smallint", "bigserial", "serial"}
+_INTEGER_BITS = {
+    "smallint": 16,
+    "integer": 32,
+    "int": 32,
+    "int4": 32,
+    "serial": 32,
+    "bigint": 64,
+    "int8": 64,
+    "bigserial": 64,
+}
 
 
 def uuid7() -> str:
@@ -50,10 +60,8 @@ class Ids:
         self._kind = (id_type or "uuid").lower()
         self._generate = generate
         self._validate = validate
-        if self._kind in _INTEGER_TYPES and generate is None:
-            raise ValueError(
-                f"id_type={id_type!r} needs generate_id=, since only UUIDs and text ids are made by default."
-            )
+        if self._kind in _INTEGER_BITS and generate is None:
+            raise ValueError(f"id_type={id_type!r} needs generate_id=, since only UUIDs and text ids are made by default.")
 
     def new(self) -> str:
         if self._generate is None:
@@ -64,10 +72,8 @@ class Ids:
         """The id in its canonical spelling."""
         if self._kind == "uuid":
             text = _uuid(value)
-        elif self._kind in _INTEGER_TYPES:
-            if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,18}", str(value)):
-                raise InvalidJobIdError(value, "a whole number")
-            text = str(int(str(value)))
+        elif self._kind in _INTEGER_BITS:
+            text = _integer(value, _INTEGER_BITS[self._kind])
         else:
             if isinstance(value, uuid.UUID):
                 value = str(value)
@@ -86,11 +92,20 @@ def _uuid(value: object) -> str:
         # The common case costs one match; other spellings take the slow road.
         if _CANONICAL.fullmatch(value):
             return value
-        try:
-            return str(uuid.UUID(value))
-        except ValueError:
-            pass
+        if _ANY_SPELLING.fullmatch(value):  # UUID() itself takes spaces, signs and underscores for digits
+            with suppress(ValueError):
+                return str(uuid.UUID(value))
     raise InvalidJobIdError(value)
 
 
+def _integer(value: object, bits: int) -> str:
+    if not isinstance(value, bool) and isinstance(value, (int, str)) and _DIGITS.fullmatch(str(value)):
+        number = int(value)
+        if -(1 << bits - 1) <= number < 1 << bits - 1:
+            return str(number)
+    raise InvalidJobIdError(value, f"a whole number of {bits} bits")
+
+
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ANY_SPELLING = re.compile(r"(?:urn:uuid:)?\{?[0-9a-fA-F-]{32,40}\}?")
+_DIGITS = re.compile(r"-?[0-9]{1,19}")

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final, Literal, Union
 
 Duration = Union[int, float, timedelta]
@@ -43,6 +43,20 @@ def seconds(value: Duration, name: str, *, positive: bool = False) -> float:
     if not math.isfinite(result) or result < 0 or (positive and result == 0) or result > MAX_SECONDS:
         raise ValueError(f"{name} must be {'more than zero' if positive else 'zero or more'} seconds, not {value!r}.")
     return result
+
+
+def instant(value: datetime, name: str) -> datetime:
+    """A time in UTC, checked."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{name} must be a datetime, not {type(value).__name__}.")
+    if value.utcoffset() is None:
+        raise ValueError(
+            f"{name} must be an aware datetime, such as datetime.now(timezone.utc); this one has no time zone."
+        )
+    try:
+        return value.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError(f"{name} is outside the calendar in UTC: {value.isoformat()}.") from None
 
 
 def check_max_attempts(value: int | None) -> int | None:

@@ -27,7 +27,7 @@ from queuert.errors import (
 from queuert.job_types import JobType
 from queuert.model import Chain, Job, Page, Status
 from queuert.notify.base import Channel, Notice
-from queuert.options import Duration, seconds
+from queuert.options import Duration, instant, seconds
 from queuert.starting import chain_id
 from queuert.storage.base import Session
 from queuert.storage.repository import iso
@@ -184,25 +184,19 @@ class Reader:
         chains = self._engine.read(conn, work)
         return page.of([self._engine.decode_chain(chain) for chain in chains], lambda c: (c.created_at, c.id))
 
-    def list_chain_jobs(
-        self, ref: object, order: str, cursor: str | None, limit: int, conn: object | None
-    ) -> Page[Job]:
+    def list_chain_jobs(self, ref: object, order: str, cursor: str | None, limit: int, conn: object | None) -> Page[Job]:
         identity = self._engine.ids.check(chain_id(ref))
         page = _Page("chain-jobs", order, cursor, limit, self._engine)
         after = page.index()
 
         def work(session: Session) -> list[Job]:
             self._require_chain(session, identity)
-            return self._repository.list_chain_jobs(
-                session, order, chain_id=identity, index=after, limit=page.limit + 1
-            )
+            return self._repository.list_chain_jobs(session, order, chain_id=identity, index=after, limit=page.limit + 1)
 
         jobs = [self._engine.decode_job(job) for job in self._engine.read(conn, work)]
         return page.of(jobs, lambda job: (job.chain_index, job.id))
 
-    def list_blocked_jobs(
-        self, ref: object, order: str, cursor: str | None, limit: int, conn: object | None
-    ) -> Page[Job]:
+    def list_blocked_jobs(self, ref: object, order: str, cursor: str | None, limit: int, conn: object | None) -> Page[Job]:
         identity = self._engine.ids.check(chain_id(ref))
         page = _Page("blocked-jobs", order, cursor, limit, self._engine)
 
@@ -226,9 +220,7 @@ class Reader:
 
     # Waiting
 
-    def wait_for(
-        self, ref: object, *, timeout: Duration | None, poll_interval: Duration, raise_on_failure: bool
-    ) -> Chain:
+    def wait_for(self, ref: object, *, timeout: Duration | None, poll_interval: Duration, raise_on_failure: bool) -> Chain:
         identity = self._engine.ids.check(chain_id(ref))
         limit = None if timeout is None else seconds(timeout, "timeout")
         poll = seconds(poll_interval, "poll_interval", positive=True)
@@ -309,9 +301,7 @@ class _Page:
             text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
             listing, at, identity = json.loads(text)
             if listing != self._listing:
-                raise InvalidCursorError(
-                    "The cursor belongs to another listing or order: start that one again without it."
-                )
+                raise InvalidCursorError("The cursor belongs to another listing or order: start that one again without it.")
             if isinstance(at, str):
                 datetime.fromisoformat(at[:-1])
             return at, engine.ids.check(identity)
@@ -357,13 +347,7 @@ def _statuses(statuses: Iterable[object] | None) -> list[str] | None:
 
 
 def _time(value: datetime | None, name: str) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime):
-        raise TypeError(f"{name} must be a datetime, not {type(value).__name__}.")
-    if value.utcoffset() is None:
-        raise ValueError(f"{name} must be an aware datetime; this one has no time zone.")
-    return iso(value)
+    return None if value is None else iso(instant(value, name))
 
 
 def _json(values: Sequence[str] | None) -> str | None:
