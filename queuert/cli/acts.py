@@ -1,0 +1,215 @@
+"""`queuert retry`, `cancel`, `trigger` and `delete`: by id, or all that a filter chooses.
+
+Ids that were named are one transaction: all or none. What a filter chooses may change while it is being worked
+through, so that goes in batches, and one that is no longer in the right state is skipped and counted.
+
+The filters are those of `queuert jobs`, so that what was looked at is what is acted on. Retry, cancel and delete act
+on the chains of the jobs; only jobs that are the newest of their chain count, since those carry its state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuert import Chain, Job, Queuert, QueuertError, Status
+from queuert.cli.exits import OK, REFUSED, CommandError, UsageError
+from queuert.cli.listing import add_filters, draw_jobs, every_job
+from queuert.cli.loading import open_app
+from queuert.cli.output import Cell, Output
+from queuert.cli.parser import add_command
+
+ASK_FROM: Final = 10  # ids that were typed: more than that were pasted
+BATCH: Final = 100
+SHOWN: Final = 10
+FILTERS: Final = ("status", "type", "chain_type", "error_code", "since", "until")
+
+
+@dataclass(frozen=True)
+class Act:
+    """One of the four."""
+
+    name: str
+    done: str
+    what: str
+    statuses: tuple[Status, ...]
+    """The states that it makes sense for; those that a filter without `--status` means."""
+    apply: Callable[[Queuert, Sequence[str], argparse.Namespace], Sequence[Chain | Job]]
+    also: tuple[Status, ...] = ()
+    """States that must be asked for."""
+
+
+ACTS: Final = (
+    Act(
+        "retry",
+        "Retried",
+        "chain",
+        (Status.FAILED,),
+        lambda app, ids, args: app.retry_chains(ids),
+        also=(Status.CANCELLED,),
+    ),
+    Act(
+        "cancel",
+        "Cancelled",
+        "chain",
+        (Status.BLOCKED, Status.PENDING, Status.RUNNING),
+        lambda app, ids, args: app.cancel_chains(ids, cascade=args.cascade),
+    ),
+    Act("trigger", "Triggered", "job", (Status.PENDING,), lambda app, ids, args: app.trigger_jobs(ids)),
+    Act(
+        "delete",
+        "Deleted",
+        "chain",
+        (Status.COMPLETED, Status.FAILED, Status.CANCELLED),
+        lambda app, ids, args: app.delete_chains(ids, cascade=args.cascade),
+        also=(Status.BLOCKED, Status.PENDING, Status.RUNNING),
+    ),
+)
+
+HELP: Final = {
+    "retry": ("give failed or cancelled chains fresh attempts", "queuert retry --app shop:app --error-code TIMEOUT:GATEWAY"),
+    "cancel": ("cancel open chains; running handlers are signalled", "queuert cancel --app shop:app --type send-mail --yes"),
+    "trigger": ("run scheduled jobs now", "queuert trigger --app shop:app --type send-mail"),
+    "delete": ("delete chains with all their jobs and history", "queuert delete --app shop:app --status cancelled"),
+}
+
+
+def add(commands: Any) -> None:
+    for act in ACTS:
+        help, by_filter = HELP[act.name]
+        command = add_command(
+            commands,
+            act.name,
+            help,
+            details=f"Without --status a filter means {', '.join(act.statuses)}.",
+            example=f"queuert {act.name} 01890a5d-ac96-774b-bcce-b302099a8057 --app shop:app\n{by_filter}",
+            json=True,
+        )
+        command.add_argument("ids", nargs="*", metavar="ID", help=f"of {act.what}s")
+        add_filters(command)
+        if act.name == "cancel":
+            command.add_argument("--cascade", action="store_true", help="also what waits for them")
+        if act.name == "delete":
+            command.add_argument("--cascade", action="store_true", help="also the chains that they waited for")
+        command.add_argument("-y", "--yes", action="store_true", help="do not ask")
+        command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        command.set_defaults(run=run, act=act)
+
+
+def run(args: argparse.Namespace) -> int:
+    act: Act = args.act
+    out = Output()
+    filtered = [name for name in FILTERS if getattr(args, name) is not None]
+    if args.ids and filtered:
+        raise UsageError("Name ids, or choose with filters, not both.")
+    if not args.ids and not filtered:
+        raise UsageError(f"Which? Name ids, or choose with a filter such as --status {act.statuses[0]}.")
+    with open_app(args) as app:
+        if args.ids:
+            return _act_on_named(app, act, args, out)
+        return _act_on_chosen(app, act, args, out)
+
+
+def _act_on_named(app: Queuert, act: Act, args: argparse.Namespace, out: Output) -> int:
+    ids = list(dict.fromkeys(_resolve(app, act, identity) for identity in args.ids))
+    if args.dry_run:
+        return _report(out, act, args, [], would=ids)
+    if len(ids) > ASK_FROM and not _agreed(act, len(ids), args):
+        return REFUSED
+    return _report(out, act, args, [record.id for record in act.apply(app, ids, args)])
+
+
+def _resolve(app: Queuert, act: Act, identity: str) -> str:
+    """The id to act on: an operator may have that of a chain or of any of its jobs at hand."""
+    job = app.get_job(identity)
+    if job is None:
+        raise CommandError(f"There is no job or chain {identity}; nothing was changed.")
+    if act.what == "job":
+        chain = app.get_chain(job.chain_id) if job.continued_to is not None else None
+        return job.id if chain is None else chain.tail_id
+    if act.name == "delete" and job.id != job.chain_id:
+        raise CommandError(
+            f"{identity} is a later job of chain {job.chain_id}, and jobs are not deleted alone; nothing was changed."
+        )
+    return job.chain_id
+
+
+def _act_on_chosen(app: Queuert, act: Act, args: argparse.Namespace, out: Output) -> int:
+    allowed = (*act.statuses, *act.also)
+    if args.status is None:
+        args.status = list(act.statuses)
+    if wrong := [status.value for status in args.status if status not in allowed]:
+        raise UsageError(f"{act.name} is not for {', '.join(wrong)}: --status is one of {', '.join(allowed)}.")
+    # Read to the end before the first is touched: acting on them moves them to other pages.
+    jobs = [job for job in every_job(app, args) if act.what == "job" or job.continued_to is None]
+    ids = list(dict.fromkeys(job.id if act.what == "job" else job.chain_id for job in jobs))
+    if args.dry_run:
+        return _report(out, act, args, [], would=ids)
+    if ids:
+        if not args.json and not args.yes:
+            draw_jobs(out, jobs[:SHOWN])
+            if len(jobs) > SHOWN:
+                out.line(Cell(f"and {len(jobs) - SHOWN} more", "dim"))
+        if not _agreed(act, len(ids), args):
+            return REFUSED
+    done, skipped = _in_batches(app, act, ids, args)
+    return _report(out, act, args, done, skipped=skipped)
+
+
+def _in_batches(app: Queuert, act: Act, ids: list[str], args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    done: list[str] = []
+    skipped: dict[str, str] = {}
+    for start in range(0, len(ids), BATCH):
+        batch = ids[start : start + BATCH]
+        try:
+            done += [record.id for record in act.apply(app, batch, args)]
+        except QueuertError:  # one of them has changed since, or is waited for: find out which
+            for identity in batch:
+                try:
+                    done += [record.id for record in act.apply(app, [identity], args)]
+                except QueuertError as error:
+                    skipped[identity] = str(error)
+    return list(dict.fromkeys(done)), skipped
+
+
+def _agreed(act: Act, number: int, args: argparse.Namespace) -> bool:
+    if args.yes:
+        return True
+    question = f"{act.name.capitalize()} {_number(number, act.what)}?"
+    if args.json or not sys.stdin.isatty():
+        raise CommandError(f"{question} Nobody is there to answer: pass --yes to do it. Nothing was changed.")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("Nothing was changed.", file=sys.stderr)
+    return False
+
+
+def _report(
+    out: Output,
+    act: Act,
+    args: argparse.Namespace,
+    done: list[str],
+    *,
+    skipped: dict[str, str] | None = None,
+    would: list[str] | None = None,
+) -> int:
+    if args.json:
+        shown: dict[str, Any] = {"act": act.name, "ids": done, "skipped": skipped or {}}
+        out.json(shown if would is None else {**shown, "would": would})
+    elif would is not None:
+        out.line(f"Would {act.name} {_number(len(would), act.what)}.")
+        for identity in would:
+            out.line(identity)
+    else:
+        for identity, reason in (skipped or {}).items():
+            out.line(Cell(f"skipped {identity}: ", "yellow"), reason)
+        out.line(f"{act.done} {_number(len(done), act.what)}.")
+    return REFUSED if skipped else OK
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

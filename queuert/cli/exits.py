@@ -1,0 +1,24 @@
+"""Exit codes, and the errors that end a command with one of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OK: Final = 0
+REFUSED: Final = 1
+"""Not found, refused, unhealthy, or an error of the database."""
+USAGE: Final = 2
+"""The command line itself is wrong: running it again will not help."""
+INTERRUPTED: Final = 130
+
+
+class CommandError(Exception):
+    """Ends the command with one line on stderr."""
+
+    code = REFUSED
+
+
+class UsageError(CommandError):
+    """What was asked for makes no sense as written."""
+
+    code = USAGE

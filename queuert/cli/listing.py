@@ -1,0 +1,219 @@
+"""`queuert jobs` and `queuert chains`: pages of them, by creation."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from queuert import Chain, Job, Page, Queuert, Status
+from queuert.cli.exits import OK, UsageError
+from queuert.cli.loading import open_app
+from queuert.cli.output import Cell, Content, Output, one_line, status_cell
+from queuert.cli.parser import add_command, names, positive
+from queuert.cli.values import as_json, moment, when
+from queuert.reading import MAX_LIMIT
+
+Record = TypeVar("Record", Job, Chain)
+
+ERROR_WIDTH: Final = 60
+STATUS_HELP: Final = f"only in these states: {', '.join(status.value for status in Status)}"
+
+
+def add(commands: Any) -> None:
+    jobs = add_command(
+        commands,
+        "jobs",
+        "list jobs, newest first",
+        example="""
+            queuert jobs --app shop:app --status failed
+            queuert jobs --url sqlite:///shop.db --type charge-card --since 2h --json""",
+        json=True,
+    )
+    add_filters(jobs)
+    jobs.add_argument("--chain", action="append", metavar="ID", help="only jobs of this chain; may be repeated")
+    _add_paging(jobs)
+    jobs.set_defaults(run=run_jobs)
+
+    chains = add_command(
+        commands,
+        "chains",
+        "list chains, newest first",
+        details="A chain's status is that of its newest job.",
+        example="""
+            queuert chains --app shop:app --status pending,running
+            queuert chains --url postgresql://localhost/shop --type charge-card --limit 10""",
+        json=True,
+    )
+    chains.add_argument("--status", type=statuses, metavar="A,B", help=STATUS_HELP)
+    chains.add_argument("--type", type=names, metavar="A,B", help="only chains of these types")
+    chains.add_argument("--error-code", metavar="CODE", help="only those whose newest job carries this error")
+    chains.add_argument("--root-only", action="store_true", help="only chains that no job waited for")
+    _add_times(chains)
+    _add_paging(chains)
+    chains.set_defaults(run=run_chains)
+
+
+def add_filters(command: argparse.ArgumentParser) -> None:
+    """The options that choose jobs."""
+    command.add_argument("--status", type=statuses, metavar="A,B", help=STATUS_HELP)
+    command.add_argument("--type", type=names, metavar="A,B", help="only jobs of these types")
+    command.add_argument("--chain-type", type=names, metavar="A,B", help="only jobs of chains of these types")
+    command.add_argument("--error-code", metavar="CODE", help="only jobs that carry this error (or TIMEOUT: for a category)")
+    _add_times(command)
+
+
+def _add_times(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--since", type=moment, metavar="TIME", help="created then or later: 2026-01-31T09:30Z, 2h, 3d")
+    command.add_argument("--until", type=moment, metavar="TIME", help="created before")
+
+
+def _add_paging(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--limit", type=positive, default=50, metavar="N", help=f"how many, at most {MAX_LIMIT} (50)")
+    command.add_argument("--cursor", help="go on where the page before ended")
+    command.add_argument("--oldest-first", action="store_true", help="oldest first")
+
+
+def statuses(text: str) -> list[Status]:
+    """States with commas between them."""
+    try:
+        return [Status(name) for name in names(text)]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; a status is one of {', '.join(s.value for s in Status)}") from None
+
+
+def run_jobs(args: argparse.Namespace) -> int:
+    out = Output()
+    with open_app(args) as app:
+        page = _page(args, lambda cursor, limit: jobs_page(app, args, cursor, limit, chain_ids=args.chain))
+        if args.json:
+            out.json({"items": [as_json(app, job) for job in page.items], "next_cursor": page.next_cursor})
+        else:
+            draw_jobs(out, page.items)
+            _draw_end(out, page, "job")
+    return OK
+
+
+def run_chains(args: argparse.Namespace) -> int:
+    out = Output()
+    with open_app(args) as app:
+        page = _page(args, lambda cursor, limit: _chains_page(app, args, cursor, limit))
+        if args.json:
+            out.json({"items": [as_json(app, chain) for chain in page.items], "next_cursor": page.next_cursor})
+        else:
+            draw_chains(out, page.items)
+            _draw_end(out, page, "chain")
+    return OK
+
+
+def jobs_page(
+    app: Queuert, args: argparse.Namespace, cursor: str | None, limit: int, *, chain_ids: list[str] | None = None
+) -> Page[Job]:
+    return app.list_jobs(
+        types=args.type,
+        chain_types=args.chain_type,
+        statuses=args.status,
+        chain_ids=chain_ids,
+        since=args.since,
+        until=args.until,
+        order="asc" if getattr(args, "oldest_first", True) else "desc",
+        cursor=cursor,
+        limit=limit,
+    )
+
+
+def _chains_page(app: Queuert, args: argparse.Namespace, cursor: str | None, limit: int) -> Page[Chain]:
+    return app.list_chains(
+        types=args.type,
+        statuses=args.status,
+        root_only=args.root_only,
+        since=args.since,
+        until=args.until,
+        order="asc" if args.oldest_first else "desc",
+        cursor=cursor,
+        limit=limit,
+    )
+
+
+def _page(args: argparse.Namespace, read: Callable[[str | None, int], Page[Record]]) -> Page[Record]:
+    """A page; with an error code, what of the pages behind it carries the code, until it is full."""
+    if args.limit > MAX_LIMIT:
+        raise UsageError(f"--limit is at most {MAX_LIMIT}: go on with --cursor.")
+    if args.error_code is None:
+        return read(args.cursor, args.limit)
+    found: list[Record] = []
+    cursor: str | None = args.cursor
+    while True:
+        page = read(cursor, MAX_LIMIT)
+        matching = [n for n, record in enumerate(page.items) if has_code(record, args.error_code)]
+        taken = matching[: args.limit - len(found)]
+        found += [page.items[n] for n in taken]
+        if len(found) == args.limit:
+            # A cursor names the last record of a page: end one at the last that is shown.
+            return Page(found, read(cursor, taken[-1] + 1).next_cursor)
+        cursor = page.next_cursor
+        if cursor is None:
+            return Page(found, None)
+
+
+def has_code(record: Job | Chain, wanted: str) -> bool:
+    """Whether it carries this error; a code that ends in a colon stands for its whole category."""
+    code = record.error_code or ""
+    return code.startswith(wanted) if wanted.endswith(":") else code == wanted
+
+
+def every_job(app: Queuert, args: argparse.Namespace) -> Iterator[Job]:
+    """All jobs that the filters choose."""
+    cursor: str | None = None
+    while True:
+        page = jobs_page(app, args, cursor, MAX_LIMIT)
+        yield from (job for job in page.items if args.error_code is None or has_code(job, args.error_code))
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def draw_jobs(out: Output, jobs: list[Job]) -> None:
+    out.table(
+        ["id", "type", "status", "attempt", "created", "scheduled", "error"],
+        [
+            [job.id, job.type_name, status_cell(job.status), job.attempt, when(job.created_at), _due(job), _error(job)]
+            for job in jobs
+        ],
+        right=["attempt"],
+    )
+
+
+def draw_chains(out: Output, chains: list[Chain]) -> None:
+    out.table(
+        ["id", "type", "status", "newest job", "created", "completed", "error"],
+        [
+            [
+                chain.id,
+                chain.type_name,
+                status_cell(chain.status),
+                chain.tail_type_name,
+                when(chain.created_at),
+                when(chain.completed_at),
+                Cell(chain.error_code or "", "red"),
+            ]
+            for chain in chains
+        ],
+    )
+
+
+def _due(job: Job) -> Content:
+    return when(job.scheduled_at) if job.status is Status.PENDING else ""
+
+
+def _error(job: Job) -> Cell:
+    # The last line of a traceback is the one that says what it was.
+    last = (job.last_attempt_error or "").strip().rpartition("\n")[2]
+    return Cell(one_line(" ".join(filter(None, [job.error_code, last])), ERROR_WIDTH), "red")
+
+
+def _draw_end(out: Output, page: Page[Any], what: str) -> None:
+    if not page.items:
+        out.line(Cell(f"No {what} found.", "dim"))
+    if page.next_cursor is not None:
+        out.line(Cell(f"There are more: --cursor {page.next_cursor}", "dim"))

@@ -1,0 +1,109 @@
+"""The grammar of the command line. Each command's own options are in the module that runs it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, NoReturn
+
+from queuert.cli.messages import hide_secrets
+
+DESCRIPTION: Final = "Durable job chains that commit with your database transactions: run, watch and repair them."
+EPILOG: Final = """\
+examples:
+  queuert demo                                     see what it does, in half a minute
+  queuert worker shop:app -c 10 --processes 4      run jobs
+  queuert stats --app shop:app                     how things stand
+  queuert jobs --url sqlite:///shop.db --status failed
+
+Every command but worker and demo takes --app MODULE:APP or --url URL, or reads QUEUERT_APP or QUEUERT_URL.
+exit codes: 0 fine; 1 not found, refused or unhealthy; 2 wrong usage
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Repeats no password in its complaints."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(hide_secrets(message))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    from queuert.cli import acts, cleanup, demo, health, listing, migrate, schema, show, stats, top, worker
+
+    parser = Parser(
+        prog="queuert",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"queuert {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (demo, worker, migrate, stats, top, health, listing, show, acts, cleanup, schema):
+        module.add(commands)
+    return parser
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    help: str,
+    *,
+    example: str,
+    details: str = "",
+    database: bool = True,
+    json: bool = False,
+) -> argparse.ArgumentParser:
+    """A command's parser, with the options that it shares with others."""
+    description = f"{help[0].upper()}{help[1:]}." + (f" {details}" if details else "")
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog="example:\n" + "\n".join(f"  {line.strip()}" for line in example.strip().splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if database:
+        add_database(command)
+    if json:
+        command.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return command
+
+
+def add_database(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("which database")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--app", metavar="MODULE:APP", help="the application's Queuert object (or QUEUERT_APP)")
+    which.add_argument(
+        "--url",
+        help="the database itself, without the application's code (or QUEUERT_URL): sqlite:///file.db, postgresql://...",
+    )
+    group.add_argument("--prefix", metavar="NAME", help="with --url: the tables' prefix (queuert_)")
+    group.add_argument("--schema", metavar="NAME", help="with --url: the schema on PostgreSQL (public)")
+    group.add_argument("--id-type", metavar="TYPE", help="with --url: the SQL type of the ids, if the application set one")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def names(text: str) -> list[str]:
+    """Names with commas between them."""
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("it names nothing")
+    return found
+
+
+def _version() -> str:
+    try:
+        return version("queuert")
+    except PackageNotFoundError:
+        return f"(not installed), Python {sys.version_info.major}.{sys.version_info.minor}"

@@ -1,0 +1,161 @@
+"""`queuert stats`: the five questions. How many in each state; what is stuck, and on whom; how often is it tried; what goes
+wrong; what is kept."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from queuert import Queuert, Stats, Status
+from queuert.cli.exits import OK
+from queuert.cli.loading import open_app
+from queuert.cli.output import Cell, Content, Output
+from queuert.cli.parser import add_command, names, positive
+from queuert.cli.values import iso, lasting, plain, when
+from queuert.model import CLOSED
+
+SHOWN_CODES: Final = 10
+SHOWN_RUNNING: Final = 5
+ATTEMPT_BANDS: Final = ((0, 0, "0"), (1, 1, "1"), (2, 2, "2"), (3, 5, "3-5"), (6, 10, "6-10"), (11, None, "over 10"))
+
+
+def add(commands: Any) -> None:
+    command = add_command(
+        commands,
+        "stats",
+        "how things stand: states, what is stuck, retries, errors, what is kept",
+        example="""
+            queuert stats --app shop:app
+            queuert stats --url sqlite:///shop.db --types charge-card --json""",
+        json=True,
+    )
+    add_options(command)
+    command.set_defaults(run=run)
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--types", "--type", type=names, metavar="A,B", help="only jobs of these types")
+    limits = command.add_mutually_exclusive_group()
+    limits.add_argument("--count-limit", type=positive, default=10_000, metavar="N", help="stop each count there (10000)")
+    limits.add_argument("--exact", action="store_true", help="count all, however many")
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output()
+    with open_app(args) as app:
+        stats, kept = read(app, args)
+        if args.json:
+            out.json(stats_json(stats, kept))
+        else:
+            draw(out, stats, kept)
+    return OK
+
+
+def read(app: Queuert, args: argparse.Namespace) -> tuple[Stats, dict[Status, Any]]:
+    limit = None if args.exact else args.count_limit
+    return app.stats(types=args.types, count_limit=limit), oldest_kept(app, args.types)
+
+
+def oldest_kept(app: Queuert, types: list[str] | None) -> dict[Status, Any]:
+    """When the oldest closed chain of each state was created: what retention has left."""
+    found = {}
+    for status in sorted(CLOSED):
+        page = app.list_chains(types=types, statuses=[status], order="asc", limit=1)
+        if page.items:
+            found[status] = page.items[0].created_at
+    return found
+
+
+def stats_json(stats: Stats, kept: dict[Status, Any]) -> dict[str, Any]:
+    return {
+        "by_status": plain(stats.by_status),
+        "by_type": plain(stats.by_type),
+        "capped": plain(stats.capped),
+        "stranded": stats.stranded,
+        "oldest_ready_seconds": stats.oldest_ready_seconds,
+        "oldest_running": None if stats.oldest_running is None else plain(stats.oldest_running._asdict()),
+        "longest_running": [plain(running._asdict()) for running in stats.longest_running],
+        "attempts": plain(stats.attempts),
+        "attempts_by_type": plain(stats.attempts_by_type),
+        "error_codes": [
+            {"code": code, "jobs": number, "example": stats.error_examples.get(code)} for code, number in stats.error_codes
+        ],
+        "oldest_kept": {status.value: iso(at) for status, at in kept.items()},
+    }
+
+
+def draw(out: Output, stats: Stats, kept: dict[Status, Any] | None = None) -> None:
+    _draw_states(out, stats)
+    _draw_stuck(out, stats)
+    _draw_attempts(out, stats)
+    _draw_errors(out, stats)
+    if kept:
+        out.heading("What is kept")
+        out.facts((f"oldest {status}", f"chain of {when(at)}") for status, at in kept.items())
+
+
+def _draw_states(out: Output, stats: Stats) -> None:
+    out.line(Cell("Jobs", "bold"))
+    totals: list[Content] = [_count(stats.by_status[status], status in stats.capped) for status in Status]
+    rows: list[list[Content]] = [
+        [name, *(counts.get(status) or Cell("-", "dim") for status in Status)] for name, counts in sorted(stats.by_type.items())
+    ]
+    columns = ["type", *(status.value for status in Status)]
+    out.table(columns, [*rows, [Cell("all", "bold"), *totals]], right=columns[1:])
+
+
+def _draw_stuck(out: Output, stats: Stats) -> None:
+    out.heading("What waits, what is stuck")
+    ready = stats.oldest_ready_seconds
+    out.facts(
+        [
+            ("oldest ready job", "none is waiting" if ready is None else f"has waited {lasting(ready)}"),
+            ("stranded", Cell(_stranded(stats.stranded), "red" if stats.stranded else "")),
+            ("running", None if stats.longest_running else "nothing"),
+        ]
+    )
+    if stats.longest_running:
+        out.table(
+            ["running for", "type", "attempt", "worker", "last heartbeat", "job"],
+            [
+                [lasting(r.seconds), r.type_name, r.attempt, r.worker_id, when(r.heartbeat_at), r.job_id]
+                for r in stats.longest_running[:SHOWN_RUNNING]
+            ],
+            right=["attempt"],
+        )
+
+
+def _stranded(number: int) -> str:
+    return f"{number} blocked by a chain that failed or was cancelled" if number else "none"
+
+
+def _draw_attempts(out: Output, stats: Stats) -> None:
+    if not stats.attempts:
+        return
+    out.heading("Attempts of jobs that are not completed")
+    labels = [label for *_, label in ATTEMPT_BANDS]
+    rows: list[list[Content]] = []
+    for name, counts in [*stats.attempts_by_type.items(), ("all", stats.attempts)]:
+        numbers = [
+            sum(n for attempt, n in counts.items() if attempt >= low and (high is None or attempt <= high))
+            for low, high, _ in ATTEMPT_BANDS
+        ]
+        rows.append([name, *(number or Cell("-", "dim") for number in numbers)])
+    out.table(["type", *labels], rows, right=labels)
+
+
+def _draw_errors(out: Output, stats: Stats) -> None:
+    if not stats.error_codes:
+        return
+    out.heading("Errors")
+    out.table(
+        ["jobs", "code", "example"],
+        [[number, Cell(code, "red"), stats.error_examples.get(code)] for code, number in stats.error_codes[:SHOWN_CODES]],
+        right=["jobs"],
+    )
+    if len(stats.error_codes) > SHOWN_CODES:
+        out.line(Cell(f"and {len(stats.error_codes) - SHOWN_CODES} codes more", "dim"))
+
+
+def _count(number: int, capped: bool) -> Cell:
+    return Cell(f"{number}+" if capped else str(number), "bold")
