@@ -31,11 +31,10 @@ from queuert.errors import (
     JobNotFoundError,
     JobNotTriggerableError,
     JobStateError,
-    JobTypeMismatchError,
     JobTypeValidationError,
     StaleSnapshotError,
 )
-from queuert.job_types import JobType, check_blockers, check_continuation
+from queuert.job_types import JobType, JobTypeOrName, check_blockers, check_continuation, check_type
 from queuert.model import Chain, Job, Status
 from queuert.options import UNSET, Duration, _Unset, check_max_attempts, check_priority
 from queuert.starting import ChainRef, blocker_types, chain_id, check_blocker_ids, connect_blockers
@@ -71,6 +70,7 @@ class Completed:
     ids: set[str] = field(default_factory=set)
     unlocked: set[str] = field(default_factory=set)
     """Not tried: somebody else has locked their rows."""
+    fixed_snapshot: bool = False
 
 
 class Chains:
@@ -171,7 +171,7 @@ class Chains:
             connect_blockers(self._engine, session, waiting)
             notices += pending_types(self._repository.settle_blockers(session, list(waiting)))
         if finished:
-            if worker is None:
+            if result.fixed_snapshot:
                 self._check_snapshot(session, finished)
             notices += pending_types(self._repository.release_dependants(session, finished))
             notices += closed(finished)
@@ -186,7 +186,11 @@ class Chains:
             return completions
         closing = {i for c in completions if c.next is None for i in (c.job.id, c.job.chain_id)}
         going_on = {i for c in completions if c.next is not None for i in (c.job.id, c.job.chain_id)} - closing
-        locked = self._repository.lock_closing(session, sorted(closing), wait=wait) if closing else set()
+        locked: set[str] = set()
+        if closing and wait:
+            locked, result.fixed_snapshot = self._repository.lock_closing_with_snapshot(session, sorted(closing))
+        elif closing:
+            locked = self._repository.lock_closing(session, sorted(closing), wait=False)
         if going_on:
             locked |= self._repository.lock_jobs(session, sorted(going_on), wait=wait)
         if wait:
@@ -195,14 +199,16 @@ class Chains:
         return [c for c in completions if c.job.id not in result.unlocked]
 
     def _check_snapshot(self, session: Session, finished: Sequence[str]) -> None:
-        """Above READ COMMITTED a user's transaction may be older than a job that waits for these chains, and would strand it.
+        """Above READ COMMITTED a transaction may be older than a job that waits for these chains, and would strand it.
 
         Their first jobs are locked by now, so what another connection sees is all there is.
         """
-        repository = self._repository
-        if not repository.snapshot_is_fixed(session):
-            return
-        with self._engine.database.read() as other:
+        repository, database = self._repository, self._engine.database
+        if database.in_block:  # ours begin READ COMMITTED: somebody has raised it, and no other connection may be used
+            raise StaleSnapshotError(
+                "A chain cannot be completed in this block under REPEATABLE READ or SERIALIZABLE: leave it at READ COMMITTED."
+            )
+        with database.inside_users_block(False), database.read() as other:
             waiting = repository.waiting_jobs(other, finished)
         unseen = waiting - repository.waiting_jobs(session, finished)
         if unseen:
@@ -231,23 +237,26 @@ class Chains:
                 )
 
     @contextmanager
-    def complete_from_outside(self, identity: str, conn: object | None, type_name: str | None) -> Iterator[ChainTail]:
+    def complete_from_outside(
+        self, identity: str, conn: object | None, type_name: JobTypeOrName | None
+    ) -> Iterator[ChainTail]:
         """Lock the tail of a chain and hand it out to be finished or continued without a worker."""
         with self._engine.explained():
             if conn is not None:
-                yield self._locked_tail(self._engine.join(conn), identity, type_name)
+                session = self._engine.join(conn)
+                with self._engine.database.inside_users_block():
+                    yield self._locked_tail(session, identity, type_name)
                 return
             with self._engine.database.block() as session:
                 yield self._locked_tail(session, identity, type_name)
 
-    def _locked_tail(self, session: Session, identity: str, type_name: str | None) -> ChainTail:
+    def _locked_tail(self, session: Session, identity: str, type_name: JobTypeOrName | None) -> ChainTail:
         repository = self._repository
         repository.lock_closing(session, [identity])
         tail = repository.get_tails(session, [identity]).get(identity)
         if tail is None:
             raise ChainNotFoundError(identity)
-        if type_name is not None and tail.chain_type_name != type_name:
-            raise JobTypeMismatchError(identity, type_name, tail.chain_type_name)
+        check_type(identity, type_name, tail.chain_type_name)
         # A claim or a reschedule may have come between: it locks the job alone.
         if session.dialect == "postgres":
             repository.lock_closing(session, [tail.id])

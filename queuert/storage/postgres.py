@@ -19,6 +19,7 @@ import os
 import random
 import select
 import threading
+import weakref
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -100,9 +101,12 @@ class PostgresDatabase(Database):
         if self.target.url is not None:
             _check_url(self.target.url)
         self._reserved = 0
+        self._lent: dict[Connection, PostgresSession] = {}
+        """The sessions of the blocks that are open, by connection."""
         self._pool: Any = self.target.pool
         self._opening = threading.Lock()
         self._inherited = False
+        self._block_hooks: weakref.WeakKeyDictionary[Connection, Hooks] = weakref.WeakKeyDictionary()
         forks.watch(self)
 
     def __repr__(self) -> str:
@@ -167,15 +171,17 @@ class PostgresDatabase(Database):
         hooks = Hooks()
         with self._borrow() as conn:
             kept = conn.row_factory, conn.cursor_factory, conn.prepare_threshold
+            session = self._lent[conn] = PostgresSession(conn, hooks)
             try:
-                with self._inside_block(), user_transaction(conn):
-                    yield PostgresSession(conn, hooks)
+                with self._inside_block(), _read_committed(conn), user_transaction(conn):
+                    yield session
             except psycopg.Rollback:  # psycopg's way of saying: undo it, and go on
                 hooks.discard()
             except BaseException:
                 hooks.discard()
                 raise
             finally:
+                self._lent.pop(conn, None)
                 conn.row_factory, conn.cursor_factory, conn.prepare_threshold = kept
         hooks.flush()
 
@@ -194,7 +200,8 @@ class PostgresDatabase(Database):
                 "This connection is in autocommit with no transaction open, so the job would commit alone: "
                 "call inside `with conn.transaction():`."
             )
-        return PostgresSession(raw, hooks)
+        # The connection of a block of ours: its effects wait for the block's commit.
+        return self._lent.get(raw) or PostgresSession(raw, hooks)
 
     def configure(self, conn: Any) -> None:
         """Nothing to set: a PostgreSQL connection is fine as it is."""
@@ -372,6 +379,9 @@ class PostgresDatabase(Database):
             "use. Give it more with pool_size=, or end transactions sooner."
         )
 
+    def before_fork(self) -> None:
+        """Nothing: a socket that a child does not touch does no harm."""
+
     def after_fork(self) -> Iterable[object]:
         self._opening = threading.Lock()
         pool = self._pool
@@ -430,3 +440,15 @@ def _value(option: Any) -> Any:
 
 def _jittered(pause: float) -> float:
     return pause * random.uniform(0.5, 1.5)
+
+
+@contextmanager
+def _read_committed(conn: Connection) -> Iterator[None]:
+    """Whatever the default of the database or of a user's pool: who closes a chain must see who has come to wait for it."""
+    before = conn.isolation_level
+    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    try:
+        yield
+    finally:
+        if conn.pgconn.transaction_status == pq.TransactionStatus.IDLE:  # otherwise it is thrown away
+            conn.isolation_level = before

@@ -205,6 +205,11 @@ class Repository:
         name = "lock_closing" if wait else "lock_closing_now"
         return {str(row[0]) for row in self._run(session, name, ids=_dumps(ids))}
 
+    def lock_closing_with_snapshot(self, session: Session, ids: Sequence[str]) -> tuple[set[str], bool]:
+        """The ids, and whether the transaction sees only what was committed before it began (never on SQLite)."""
+        rows = self._run(session, "lock_closing", ids=_dumps(ids))
+        return {str(row[0]) for row in rows}, any(row[1] for row in rows if len(row) > 1)
+
     def complete_jobs(self, session: Session, worker: str | None, items: Sequence[Item]) -> list[Done]:
         rows = self._run(session, "complete_jobs", worker=worker, items=_dumps(items))
         return [Done(str(r[0]), str(r[1]), None if r[2] is None else str(r[2]), self._time(r[3])) for r in rows]
@@ -259,11 +264,6 @@ class Repository:
 
     def waiting_jobs(self, session: Session, ids: Sequence[str]) -> set[str]:
         return {str(row[0]) for row in self._run(session, "waiting_jobs", ids=_dumps(ids))}
-
-    def snapshot_is_fixed(self, session: Session) -> bool:
-        """Whether the transaction sees only what was committed before it began."""
-        rows = self._run(session, "snapshot_is_fixed")
-        return bool(rows and rows[0][0])
 
     def blocker_chains(self, session: Session, ids: Sequence[str]) -> list[str]:
         return [str(row[0]) for row in self._run(session, "blocker_chains", ids=_dumps(ids))]

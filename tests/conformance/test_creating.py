@@ -84,7 +84,9 @@ def test_a_taken_id_leaves_the_transaction_usable(store: Store) -> None:
     assert store.job(other).type_name == "c"
 
 
-@pytest.mark.parametrize("text", ["", "plain", "ünïcødé ✓ 🎉", "back\\slash \"quote\" 'tick'", "%s %(x)s :name {job}", "\t\n\r"])
+@pytest.mark.parametrize(
+    "text", ["", "plain", "ünïcødé ✓ 🎉", "back\\slash \"quote\" 'tick'", "%s %(x)s :name {job}", "\t\n\r"]
+)
 def test_any_text_survives_input_and_key(store: Store, text: str) -> None:
     chain = store.start("a", {"text": text, "list": [text, None, 1.5, True]}, dedup=Dedup(f"k{text}"))
     job = store.job(chain)

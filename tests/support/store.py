@@ -52,9 +52,7 @@ class Store:
         for name in types:
             registry.declare(name)
         self.type_names = tuple(types)
-        self.engine = Engine(
-            self.database, self.repository, registry, InProcessNotifier(), Ids(), Settings(history=history)
-        )
+        self.engine = Engine(self.database, self.repository, registry, InProcessNotifier(), Ids(), Settings(history=history))
         self.starter = Starter(self.engine)
         self.chains = Chains(self.engine)
         self.reader = Reader(self.engine)

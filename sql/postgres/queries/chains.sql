@@ -73,11 +73,6 @@ SELECT b.job_id
 FROM {job_blocker} b
 WHERE b.blocked_by_chain_id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id));
 
--- name: snapshot_is_fixed
--- params:
--- Whether this transaction sees only what was committed before it began.
-SELECT current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
-
 -- name: blocker_chains
 -- params: ids
 -- These chains and all that their jobs were ever given as blockers, directly or through others.

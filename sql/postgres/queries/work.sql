@@ -166,8 +166,8 @@ JOIN {job} j ON j.id = i.id::{id_type};
 -- name: lock_closing
 -- params: ids
 -- Lock jobs that are about to close a chain, and the first jobs of those chains, in id order. Whoever is naming such a
--- chain as a blocker at this moment is waited for; the next statement sees the outcome.
-SELECT j.id
+-- chain as a blocker at this moment is waited for; the next statement sees the outcome, unless the snapshot is fixed.
+SELECT j.id, current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
 FROM {job} j
 WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
 ORDER BY j.id

@@ -71,10 +71,6 @@ SELECT b.job_id
 FROM json_each(:ids) i
 CROSS JOIN {job_blocker} b ON b.blocked_by_chain_id = i.value;
 
--- name: snapshot_is_fixed
--- params:
--- nothing: a transaction that writes sees all that was committed, since there is one writer.
-
 -- name: blocker_chains
 -- params: ids
 -- These chains and all that their jobs were ever given as blockers, directly or through others.
