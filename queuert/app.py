@@ -19,13 +19,13 @@ from queuert.job_types import BackoffOption, DefinesJobTypes, InputOf, JobType, 
 from queuert.model import Attempt, Chain, Job, Page, TimelineEntry
 from queuert.notify.base import Notifier
 from queuert.notify.in_process import InProcessNotifier
-from queuert.options import UNSET, Dedup, Duration, Lease, Retention, _Unset
+from queuert.options import UNSET, Dedup, Duration, Lease, Retention, _Unset, seconds
 from queuert.periodic import Missed, PeriodicStatus, Ticker
 from queuert.reading import Reader
 from queuert.retention import Cleaner, Progress
 from queuert.starting import ChainOptions, ChainRef, NewChain, Starter
 from queuert.storage import migrations
-from queuert.storage.base import Database
+from queuert.storage.base import Database, Provider
 from queuert.storage.migrations import MigrationStatus
 from queuert.storage.repository import Repository
 from queuert.storage.sqlfiles import TABLES, Names
@@ -133,8 +133,8 @@ class Queuert(DefinesJobTypes):
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """A transaction on a connection of the app's own: commits, or rolls back on an exception."""
-        with self._database.block() as session:
-            yield session.raw
+        with self._database.block() as session, self._database.lend(session) as conn:
+            yield conn
 
     def hooks(self) -> AbstractContextManager[Hooks]:
         """For a transaction that you manage yourself: effects run after a clean exit, and are dropped on an exception."""
@@ -474,6 +474,8 @@ class Queuert(DefinesJobTypes):
 def _database(target: object, *, synchronous: Any, busy_timeout: Any, check_foreign_keys: bool, **postgres: Any) -> Database:
     if isinstance(target, Database):
         return target
+    if isinstance(target, Provider):
+        return target.database(busy_timeout=seconds(busy_timeout, "busy_timeout"), check_foreign_keys=check_foreign_keys)
     if isinstance(target, os.PathLike):
         target = os.fspath(target)
         parsed = parse_target(f"sqlite:///{target}") if isinstance(target, str) else parse_target(target)

@@ -92,7 +92,7 @@ class Engine:
         try:
             yield
         except Exception as error:
-            clear = explain(error, self.repository.names)
+            clear = explain(error, self.repository.names, remedy=self.database.remedy)
             if clear is None:
                 raise
             raise clear from error

@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from queuert.errors import TransactionRequiredError
@@ -54,6 +54,10 @@ class Database(ABC):
     """Opens sessions on one database."""
 
     dialect: str
+    remedy = "run app.migrate(), or `queuert migrate`"
+    """What to do when tables are missing or out of date."""
+    middleware: tuple[object, ...] = ()
+    """Put around every attempt, outside of all others: what a framework needs there."""
 
     def __init__(self) -> None:
         self._thread = threading.local()
@@ -99,6 +103,15 @@ class Database(ABC):
     def close(self) -> None:
         """Close every connection that is ours; idempotent. A later call opens new ones."""
 
+    # For connections that are lent by somebody else.
+
+    def lend(self, session: Session) -> AbstractContextManager[Any]:
+        """What user code gets of a block's session: the driver's connection, unless the database has something better."""
+        return nullcontext(session.raw)
+
+    def thread_ends(self) -> None:  # noqa: B027 - only where connections belong to threads
+        """A thread of the library that has used this database is about to end."""
+
     # Which thread is inside a block.
 
     @property
@@ -120,3 +133,11 @@ class Database(ABC):
                 "A transaction of this app is open on this thread: pass its connection as conn=, or this call would wait "
                 "for itself or miss what the transaction wrote."
             )
+
+
+class Provider(ABC):
+    """A framework that lends its own connections: a target for `Queuert`."""
+
+    @abstractmethod
+    def database(self, *, busy_timeout: float, check_foreign_keys: bool) -> Database:
+        """The database for one app; connects to nothing. Raises if it is one that cannot be used."""

@@ -15,8 +15,6 @@ from queuert.storage import sqlfiles
 from queuert.storage.base import Database, Session
 from queuert.storage.sqlfiles import TABLES, Migration, Names, Query
 
-REMEDY = "run app.migrate(), or `queuert migrate`"
-
 
 @dataclass(frozen=True)
 class MigrationStatus:
@@ -47,7 +45,7 @@ def migration_status(database: Database, names: Names, migrations: Sequence[Migr
         return _status(session, known, queries) if exists else MigrationStatus((), tuple(m.name for m in known))
 
 
-def explain(error: BaseException, names: Names, *, ours: bool = False) -> QueuertError | None:
+def explain(error: BaseException, names: Names, *, ours: bool = False, remedy: str = Database.remedy) -> QueuertError | None:
     """The error to raise in the place of a driver's, if it says that a table or column of ours is missing.
 
     Databases name the table of a missing column only sometimes; `ours` says that the query was one of the library's.
@@ -55,7 +53,7 @@ def explain(error: BaseException, names: Names, *, ours: bool = False) -> Queuer
     missing = _missing(error)
     if missing is None or not (ours or any(f"{names.prefix}{table}" in missing for table in TABLES)):
         return None
-    return SchemaVersionError(f"The tables of this library are missing or out of date ({missing}): {REMEDY}.")
+    return SchemaVersionError(f"The tables of this library are missing or out of date ({missing}): {remedy}.")
 
 
 def _missing(error: BaseException) -> str | None:

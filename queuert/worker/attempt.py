@@ -78,7 +78,7 @@ class AttemptRun:
         self._engine = engine
         self._chains = chains
         self._worker_id = worker_id
-        self._middleware = (*middleware, *job_type.middleware)
+        self._middleware = (*engine.database.middleware, *middleware, *job_type.middleware)
         self._backoff = job_type.resolve_backoff(backoff)
         self._claimed = time.monotonic() if claimed is None else claimed
         self._waited: float | None = None
@@ -264,8 +264,7 @@ class AttemptRun:
             raise QueuertError("prepare() must come before complete().")
         with self._engine.database.block() as session:
             with ExitStack() as stack:
-                self._enter_middleware(stack, "around_prepare", session)
-                yield session.raw
+                yield self._enter(stack, "around_prepare", session)
             # The lease is checked under the row's lock, so that a worker that lost it cannot commit here either.
             self._engine.repository.lock_jobs(session, [self.job.id])
             reason = self._find_reason(session)
@@ -282,8 +281,7 @@ class AttemptRun:
         self._block = block
         try:
             with ExitStack() as stack:
-                self._enter_middleware(stack, "around_complete", session)
-                yield session.raw
+                yield self._enter(stack, "around_complete", session)
         except BaseException as error:
             self._spoiled = error
             self._roll_back(error)
@@ -295,11 +293,14 @@ class AttemptRun:
         if reason is not None and reason not in ("timeout", "stopping"):
             raise JobTakenByAnotherWorkerError(self.job.id, reason)
 
-    def _enter_middleware(self, stack: ExitStack, name: str, session: Session) -> None:
+    def _enter(self, stack: ExitStack, name: str, session: Session) -> Any:
+        """Enter the middlewares around a block; the connection for the handler."""
+        conn = stack.enter_context(self._engine.database.lend(session))
         for layer in self._middleware:
             around = getattr(layer, name, None)
             if around is not None:
-                stack.enter_context(around(self._running, session.raw))
+                stack.enter_context(around(self._running, conn))
+        return conn
 
     def continue_with(self, job_type: JobType[Any, Any] | str, input: object, **options: Any) -> Continuation:
         return Continuation(self.job.id, self._chains.next_job(self.job, job_type, input, **options))

@@ -135,6 +135,8 @@ class Crew:
                 work()
             except BaseException as error:
                 self._died(thread, error)
+            finally:
+                self._engine.database.thread_ends()
 
         thread = threading.Thread(target=main, name=f"queuert-{self._options.name}-{role}", daemon=True)
         with self._lock:
