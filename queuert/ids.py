@@ -94,7 +94,7 @@ def _uuid(value: object) -> str:
             return value
         if _ANY_SPELLING.fullmatch(value):  # UUID() itself takes spaces, signs and underscores for digits
             with suppress(ValueError):
-                return str(uuid.UUID(value))
+                return str(uuid.UUID(value.lower()))
     raise InvalidJobIdError(value)
 
 
@@ -107,5 +107,5 @@ def _integer(value: object, bits: int) -> str:
 
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_ANY_SPELLING = re.compile(r"(?:urn:uuid:)?\{?[0-9a-fA-F-]{32,40}\}?")
+_ANY_SPELLING = re.compile(r"(?:urn:uuid:)?\{?[0-9a-f-]{32,40}\}?", re.ASCII | re.IGNORECASE)
 _DIGITS = re.compile(r"-?[0-9]{1,19}")

@@ -35,7 +35,13 @@ from typing import (
 )
 
 from queuert.codec import Codec, CodecError, codec_for, resolve_hints
-from queuert.errors import DuplicateJobTypeError, JobTypeValidationError, UnknownJobTypeError, ValidationCode
+from queuert.errors import (
+    DuplicateJobTypeError,
+    JobTypeMismatchError,
+    JobTypeValidationError,
+    UnknownJobTypeError,
+    ValidationCode,
+)
 from queuert.options import (
     DEFAULT_MAX_ATTEMPTS,
     UNSET,
@@ -114,9 +120,7 @@ class TypeOptions:
             object.__setattr__(self, "backoff", UNSET if self.backoff is None else self.backoff)
             object.__setattr__(self, "lease", UNSET if self.lease is None else self.lease)
         if not isinstance(self.backoff, _Unset) and (isinstance(self.backoff, type) or not callable(self.backoff)):
-            raise TypeError(
-                f"backoff must be a Backoff or a function from attempts used to seconds, not {self.backoff!r}."
-            )
+            raise TypeError(f"backoff must be a Backoff or a function from attempts used to seconds, not {self.backoff!r}.")
         if not isinstance(self.lease, (Lease, _Unset)):
             raise TypeError(f"lease must be a Lease, not {self.lease!r}.")
         object.__setattr__(self, "middleware", check_middleware(self.middleware))
@@ -233,6 +237,13 @@ class JobType(Generic[InputT_contra, OutputT_co]):
         return JobTypeValidationError(
             code, f"This {what} does not fit the job type {self.name!r}: {error}.", type_name=self.name
         )
+
+
+def check_type(record_id: str, expected: JobTypeOrName | None, actual: str) -> None:
+    """A record has the type that was asked for, if one was."""
+    name = expected.name if isinstance(expected, JobType) else expected
+    if name is not None and name != actual:
+        raise JobTypeMismatchError(record_id, name, actual)
 
 
 def check_entry(job_type: JobType[Any, Any]) -> None:
@@ -466,9 +477,7 @@ class JobTypes(DefinesJobTypes):
     def _add(
         self, name: str, handler: Callable[..., Any] | None, *, options: TypeOptions, **definition: Any
     ) -> JobType[Any, Any]:
-        job_type: JobType[Any, Any] = JobType(
-            name, handler, options=options, registry_options=self.options, **definition
-        )
+        job_type: JobType[Any, Any] = JobType(name, handler, options=options, registry_options=self.options, **definition)
         with _registration:
             _publish([job_type], self._and_includers())
         return job_type
@@ -539,9 +548,7 @@ def _check_handler(handler: object) -> None:
         if inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate):
             raise TypeError(f"Handlers are synchronous, but {_called(handler)} is async: define it without async.")
         if inspect.isgeneratorfunction(candidate):
-            raise TypeError(
-                f"A handler returns its output, but {_called(handler)} is a generator: use return, not yield."
-            )
+            raise TypeError(f"A handler returns its output, but {_called(handler)} is a generator: use return, not yield.")
     try:
         signature = inspect.signature(handler)
     except ValueError:
@@ -556,9 +563,7 @@ def _called(handler: object) -> str:
     return str(getattr(handler, "__qualname__", None) or repr(handler))
 
 
-def _handler_types(
-    handler: Callable[..., Any] | None, input_type: Any, output_type: Any
-) -> tuple[Any, Any, dict[str, Any]]:
+def _handler_types(handler: Callable[..., Any] | None, input_type: Any, output_type: Any) -> tuple[Any, Any, dict[str, Any]]:
     """The types of input and output, given or from the annotations, and the local names that may occur in them."""
     empty = inspect.Parameter.empty
     if handler is None:

@@ -21,10 +21,9 @@ from queuert.errors import (
     ChainNotFoundError,
     InvalidCursorError,
     JobNotFoundError,
-    JobTypeMismatchError,
     WaitTimeoutError,
 )
-from queuert.job_types import JobType
+from queuert.job_types import JobType, JobTypeOrName, check_type
 from queuert.model import Chain, Job, Page, Status
 from queuert.notify.base import Channel, Notice
 from queuert.options import Duration, instant, seconds
@@ -47,20 +46,20 @@ class Reader:
 
     # Single records
 
-    def job(self, id: object, type_name: object, conn: object | None) -> Job | None:
+    def job(self, id: object, type_name: JobTypeOrName | None, conn: object | None) -> Job | None:
         identity = self._engine.ids.check(id)
         found = self._engine.read(conn, lambda session: self._repository.get_jobs(session, [identity])).get(identity)
         if found is None:
             return None
-        _check_type(identity, type_name, found.type_name)
+        check_type(identity, type_name, found.type_name)
         return self._engine.decode_job(found)
 
-    def chain(self, ref: object, type_name: object, conn: object | None) -> Chain | None:
+    def chain(self, ref: object, type_name: JobTypeOrName | None, conn: object | None) -> Chain | None:
         identity = self._engine.ids.check(chain_id(ref))
         found = self._engine.read(conn, lambda session: self._repository.get_chains(session, [identity])).get(identity)
         if found is None:
             return None
-        _check_type(identity, type_name, found.type_name)
+        check_type(identity, type_name, found.type_name)
         return self._engine.decode_chain(found)
 
     def job_blockers(self, id: object, conn: object | None) -> list[Chain]:
@@ -311,14 +310,6 @@ class _Page:
             raise InvalidCursorError() from error
         except Exception as error:  # a malformed id in it
             raise InvalidCursorError() from error
-
-
-def _check_type(identity: str, expected: object, actual: str) -> None:
-    if expected is None:
-        return
-    name = expected.name if isinstance(expected, JobType) else expected
-    if name != actual:
-        raise JobTypeMismatchError(identity, str(name), actual)
 
 
 def _listed(values: Iterable[object], name: str) -> Iterable[object]:
