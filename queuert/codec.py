@@ -757,9 +757,7 @@ def resolve_hints(
 ) -> dict[str, Any]:
     """The annotations of a class or function, with the names in them looked up."""
     try:
-        return typing.get_type_hints(
-            owner, globalns=globalns, localns=dict(localns) if localns else None, include_extras=True
-        )
+        return typing.get_type_hints(owner, globalns=globalns, localns=dict(localns) if localns else None, include_extras=True)
     except NameError as error:
         raise TypeError(
             f"{where}: the name {error.name!r} in its annotations is not known at run time; define it before, at "

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-ValidationCode = Literal[
-    "not_entry_point", "invalid_continuation", "invalid_blockers", "invalid_input", "invalid_output"
-]
+ValidationCode = Literal["not_entry_point", "invalid_continuation", "invalid_blockers", "invalid_input", "invalid_output"]
 
 
 class QueuertError(Exception):

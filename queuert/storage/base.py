@@ -127,8 +127,18 @@ class Database(ABC):
         finally:
             self._thread.blocks -= 1
 
+    @contextmanager
+    def inside_users_block(self, inside: bool = True) -> Iterator[None]:
+        """Marks this thread as inside a block of ours on the user's own connection; `inside=False` steps out for a moment."""
+        before = getattr(self._thread, "joined", False)
+        self._thread.joined = inside
+        try:
+            yield
+        finally:
+            self._thread.joined = before
+
     def _refuse_inside_block(self) -> None:
-        if self.in_block:
+        if self.in_block or getattr(self._thread, "joined", False):
             raise TransactionRequiredError(
                 "A transaction of this app is open on this thread: pass its connection as conn=, or this call would wait "
                 "for itself or miss what the transaction wrote."
