@@ -42,6 +42,7 @@ logger = logging.getLogger("queuert.worker")
 
 BACKGROUND_CONNECTIONS = 5  # dispatcher, completer, lease keeper, reaper, and one for a result that waits for a lock
 STEP = 0.1
+LONGEST_WAIT = 3600.0
 GRACE = 0.5
 """Seconds that handlers have, after they were told to stop, before they count as unfinished."""
 
@@ -213,14 +214,15 @@ class Crew:
         for callback in callbacks:
             callback()
 
-    def wait(self) -> bool:
-        """Wait until the end, or until the deadline has passed; whether it is the end."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the end, for so long, or until the deadline has passed; whether it is the end."""
+        own = math.inf if timeout is None else time.monotonic() + timeout
         while not self.ended.is_set():
-            with self._lock:
-                left = self._deadline + GRACE - time.monotonic()
+            deadline = own if timeout is not None else self._deadline
+            left = deadline + GRACE - time.monotonic()
             if left <= 0:
                 break
-            self.ended.wait(min(left, 60))
+            self.ended.wait(min(left, LONGEST_WAIT if timeout is not None else STEP))
         return self.ended.is_set()
 
     def is_own_thread(self) -> bool:

@@ -160,7 +160,7 @@ class Worker:
         if crew is None:
             return True
         crew.stop(limit)
-        ended = crew.ended.is_set() if crew.is_own_thread() else crew.wait()
+        ended = crew.ended.is_set() if crew.is_own_thread() else crew.wait(limit)
         if crew.error is not None:
             raise crew.error
         if not ended:
