@@ -28,7 +28,7 @@ def _store(kind: str, request: pytest.FixtureRequest) -> Iterator[Store]:
         url = f"sqlite:///{path}"
     else:
         url = "sqlite:///:memory:"
-    store = Store(url)
+    store = Store(url, **({"pool_size": 20} if kind == "postgres" else {}))
     try:
         if kind == "postgres":
             store.empty()
