@@ -36,13 +36,13 @@ class BareSqlite:
     def __init__(self, store: Store) -> None:
         self.conn = store.connect()
 
-    def insert_one(self, type_name: str, payload: object) -> None:
+    def insert_one(self, type_name: str, payload: object, conn: Any = None) -> None:
         identity = uuid7()
-        self.conn.execute(_INSERT_SQLITE, (identity, type_name, identity, type_name, json.dumps(payload)))
+        (conn or self.conn).execute(_INSERT_SQLITE, (identity, type_name, identity, type_name, json.dumps(payload)))
 
     def insert_many(self, type_name: str, payloads: Sequence[object], how: str = "executemany") -> None:
         ids = [uuid7() for _ in payloads]
-        rows = [(i, type_name, i, type_name, json.dumps(payload)) for i, payload in zip(ids, payloads)]
+        rows = [(i, type_name, i, type_name, json.dumps(payload)) for i, payload in zip(ids, payloads, strict=True)]
         self.conn.execute("BEGIN")
         self.conn.executemany(_INSERT_SQLITE, rows)
         self.conn.execute("COMMIT")
@@ -53,10 +53,19 @@ class BareSqlite:
         return [(*row, token) for row in rows]
 
     def complete_one(self, job: Claimed, output: object = None) -> int:
-        return self.complete_many([job], [output])
+        self.conn.execute("BEGIN")
+        changed = self.complete_within(self.conn, job, output)
+        self.conn.execute("COMMIT")
+        return changed
+
+    def complete_within(self, conn: Any, job: Claimed, output: object) -> int:
+        """In a transaction that is open already."""
+        changed: int = conn.execute(_COMPLETE_SQLITE, (json.dumps(output), WORKER, job[0], WORKER, job[5])).rowcount
+        conn.execute(_ATTEMPT_SQLITE, (job[0], job[3], WORKER, job[4], job[4]))
+        return changed
 
     def complete_many(self, jobs: Sequence[Claimed], outputs: Sequence[object]) -> int:
-        done = [(json.dumps(output), WORKER, job[0], WORKER, job[5]) for job, output in zip(jobs, outputs)]
+        done = [(json.dumps(output), WORKER, job[0], WORKER, job[5]) for job, output in zip(jobs, outputs, strict=True)]
         attempts = [(job[0], job[3], WORKER, job[4], job[4]) for job in jobs]
         self.conn.execute("BEGIN")
         changed = self.conn.executemany(_COMPLETE_SQLITE, done).rowcount
@@ -72,13 +81,13 @@ class BarePostgres:
         self.conn = store.connect()
         self.claimer = store.connect(durable=False)
 
-    def insert_one(self, type_name: str, payload: object) -> None:
+    def insert_one(self, type_name: str, payload: object, conn: Any = None) -> None:
         identity = uuid7()
-        self.conn.execute(_INSERT_POSTGRES, (identity, type_name, identity, type_name, json.dumps(payload)))
+        (conn or self.conn).execute(_INSERT_POSTGRES, (identity, type_name, identity, type_name, json.dumps(payload)))
 
     def insert_many(self, type_name: str, payloads: Sequence[object], how: str = "COPY") -> None:
         ids = [uuid7() for _ in payloads]
-        rows = [(i, type_name, i, type_name, json.dumps(payload)) for i, payload in zip(ids, payloads)]
+        rows = [(i, type_name, i, type_name, json.dumps(payload)) for i, payload in zip(ids, payloads, strict=True)]
         with self.conn.transaction(), self.conn.cursor() as cursor:
             if how == "executemany":
                 cursor.executemany(_INSERT_POSTGRES, rows)
@@ -92,9 +101,9 @@ class BarePostgres:
         rows = self.claimer.execute(_CLAIM_POSTGRES, (type_name, limit, WORKER, token, LEASE)).fetchall()
         return [(*row, token) for row in rows]
 
-    def complete_one(self, job: Claimed, output: object = None) -> int:
+    def complete_one(self, job: Claimed, output: object = None, conn: Any = None) -> int:
         values = (json.dumps(output), WORKER, job[0], WORKER, job[5], WORKER)
-        changed: int = self.conn.execute(_COMPLETE_ONE_POSTGRES, values).rowcount
+        changed: int = (conn or self.conn).execute(_COMPLETE_ONE_POSTGRES, values).rowcount
         return changed
 
     def complete_many(self, jobs: Sequence[Claimed], outputs: Sequence[object]) -> int:

@@ -2,8 +2,8 @@
 
 A machine that does other things as well makes absolute numbers jump by a third. So contenders take short turns, one
 after the other and in changing order, and what counts is the ratio of each round: whatever disturbs one disturbs
-both. A round's number is the work of all its turns over their time; a table shows the median of the rounds, and the
-lowest and highest ratio beside it.
+both. A round's number is the median of its turns; a table shows the median of the rounds, and the lowest and highest
+ratio beside it.
 """
 
 from __future__ import annotations
@@ -222,11 +222,12 @@ def postgres_server() -> Iterator[str]:
 
 @dataclass
 class Contender:
-    """Something to be measured. `run` does one turn and says how many jobs it handled; `prepare` goes before, untimed."""
+    """Something to be measured. `run` does one turn and says how many jobs it handled; the others are not timed."""
 
     name: str
     run: Callable[[], int]
     prepare: Callable[[], object] | None = None
+    finish: Callable[[], object] | None = None
 
 
 @dataclass
@@ -239,7 +240,7 @@ class Race:
         return statistics.median(self.rates[name])
 
     def ratios(self, name: str, against: str) -> list[float]:
-        return [ours / theirs for ours, theirs in zip(self.rates[name], self.rates[against])]
+        return [ours / theirs for ours, theirs in zip(self.rates[name], self.rates[against], strict=True)]
 
     def ratio(self, name: str, against: str) -> float:
         return statistics.median(self.ratios(name, against))
@@ -248,27 +249,27 @@ class Race:
         return max(names, key=self.rate)
 
 
-def race(contenders: Sequence[Contender], *, rounds: int, turns: int, seconds: float = SECONDS_A_ROUND) -> Race:
+def race(
+    contenders: Sequence[Contender], *, rounds: int, turns: int, seconds: float = SECONDS_A_ROUND, warm_up: int = 2
+) -> Race:
     """Let the contenders take turns: `rounds` rounds of `turns` each, a round no longer than about `seconds`."""
     rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for contender in contenders:  # statement caches, prepared statements, connections
-        for _ in range(2):
+        for _ in range(warm_up):
             _turn(contender)
     for number in range(rounds):
         gc.collect()
-        spent = dict.fromkeys(rates, 0.0)
-        handled = dict.fromkeys(rates, 0)
+        found: dict[str, list[float]] = {name: [] for name in rates}
         until = time.monotonic() + seconds
         for turn in range(turns):
             shift = (number + turn) % len(contenders)
             for contender in [*contenders[shift:], *contenders[:shift]]:
                 jobs, elapsed = _turn(contender)
-                handled[contender.name] += jobs
-                spent[contender.name] += elapsed
+                found[contender.name].append(jobs / elapsed)
             if time.monotonic() > until:
                 break
         for name in rates:
-            rates[name].append(handled[name] / spent[name])
+            rates[name].append(statistics.median(found[name]))
     return Race(rates)
 
 
@@ -277,7 +278,10 @@ def _turn(contender: Contender) -> tuple[int, float]:
         contender.prepare()
     start = time.perf_counter()
     jobs = contender.run()
-    return jobs, time.perf_counter() - start
+    elapsed = time.perf_counter() - start
+    if contender.finish is not None:
+        contender.finish()
+    return jobs, elapsed
 
 
 def median(values: Sequence[float]) -> float:
@@ -315,7 +319,7 @@ class Table:
         print(self.markdown() if options.markdown else self.text(), flush=True)
 
     def text(self) -> str:
-        widths = [max(len(cell) for cell in column) for column in zip(self.columns, *self.rows)]
+        widths = [max(len(cell) for cell in column) for column in zip(self.columns, *self.rows, strict=True)]
         lines = [_line(self.columns, widths), "  ".join("─" * width for width in widths)]
         lines += [_line(row, widths) for row in self.rows]
         return "\n".join(["", self.title, "", *lines, *(f"  {note}" for note in self.notes), ""])
@@ -331,7 +335,9 @@ RATIO_COLUMNS = ("operation", "queuert /s", "against", "bare /s", "ratio", "roun
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     first, *rest = cells
-    return "  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:]))]).rstrip()
+    return "  ".join(
+        [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
+    ).rstrip()
 
 
 def progress(text: str) -> None:

@@ -1,0 +1,170 @@
+"""How fast a worker empties a queue, against the bare driver doing the same writes.
+
+    python -m benchmarks.drain --quick
+
+Plain handlers return at once; the bare driver claims 100 and completes 100, in one thread. Handlers with a write of
+their own make it inside `complete()`, so that each has a transaction; the bare driver does that in ten threads, fed by one
+that claims 100 at a time. On SQLite those threads take turns by a lock, which is faster than to let them meet in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.bare import bare
+from benchmarks.harness import PAYLOAD, RATIO_COLUMNS, Contender, Options, Store, Stores, Table, progress, race, run
+from queuert import Queuert, RunningJob
+
+CONCURRENCY = 10
+SECONDS = 10.0
+"""The longest that one run may take."""
+LEAST = {"sqlite": {"plain": 0.5, "writing": 1.0}, "postgres": {"plain": 0.6, "writing": 0.7}}
+
+EFFECT = {
+    "sqlite": "INSERT INTO effect (job_id, note) VALUES (?, ?)",
+    "postgres": "INSERT INTO effect (job_id, note) VALUES (%s, %s)",
+}
+EFFECT_TABLE = {
+    "sqlite": "CREATE TABLE effect (id INTEGER PRIMARY KEY, job_id TEXT NOT NULL, note TEXT NOT NULL)",
+    "postgres": "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, job_id uuid NOT NULL, note text NOT NULL)",
+}
+OPEN = "SELECT 1 FROM queuert_job WHERE type_name = '{}' AND status IN ('pending', 'running') LIMIT 1"
+
+
+def define_types(app: Queuert, dialect: str) -> None:
+    @app.job("plain")
+    def plain(job: RunningJob[dict[str, Any]]) -> None:
+        return None
+
+    @app.job("writing")
+    def writing(job: RunningJob[dict[str, Any]]) -> None:
+        with job.complete() as tx:
+            tx.execute(EFFECT[dialect], (job.id, "done"))
+
+
+class Runs:
+    """One run of each contender on the jobs of its type."""
+
+    def __init__(self, store: Store, jobs: int) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._bare = bare(store)
+        self._watcher = store.connect()
+        self._lock = threading.Lock()
+
+    def fill(self, type_name: str) -> None:
+        for start in range(0, self._jobs, 1_000):
+            self._bare.insert_many(type_name, [PAYLOAD] * min(1_000, self._jobs - start))
+
+    def start(self, type_name: str) -> int:
+        """Start a worker and wait until it is done."""
+        deadline = time.monotonic() + SECONDS
+        self._worker = self._store.app.worker(concurrency=CONCURRENCY, types=[type_name])
+        self._worker.start()
+        while self._watcher.execute(OPEN.format(type_name)).fetchone():
+            if time.monotonic() > deadline:
+                return self._finish_late(type_name)
+            time.sleep(0.01)
+        return self._jobs
+
+    def stop(self) -> None:
+        self._worker.stop()
+
+    def _finish_late(self, type_name: str) -> int:
+        open_jobs = OPEN.format(type_name).replace("SELECT 1", "SELECT count(*)").replace(" LIMIT 1", "")
+        left: int = self._watcher.execute(open_jobs).fetchone()[0]
+        return self._jobs - left
+
+    def bare_batches(self, type_name: str) -> int:
+        done = 0
+        while claimed := self._bare.claim(type_name, 100):
+            for job in claimed:
+                if isinstance(job[2], str):
+                    json.loads(job[2])
+            done += self._bare.complete_many(claimed, [None] * len(claimed))
+        return done
+
+    def bare_threads(self, type_name: str) -> int:
+        jobs: queue.Queue[Any] = queue.Queue(maxsize=200)
+        done: list[int] = []
+
+        def complete() -> None:
+            conn, count = self._store.connect(), 0
+            while (job := jobs.get()) is not None:
+                if isinstance(job[2], str):
+                    json.loads(job[2])
+                count += self._bare_transaction(conn, job)
+            done.append(count)
+
+        threads = [threading.Thread(target=complete) for _ in range(CONCURRENCY)]
+        for thread in threads:
+            thread.start()
+        while claimed := self._bare_claim(type_name):
+            for job in claimed:
+                jobs.put(job)
+        for _ in threads:
+            jobs.put(None)
+        for thread in threads:
+            thread.join()
+        return sum(done)
+
+    def _bare_claim(self, type_name: str) -> list[Any]:
+        if self._store.dialect == "postgres":
+            return self._bare.claim(type_name, 100)
+        with self._lock:
+            return self._bare.claim(type_name, 100)
+
+    def _bare_transaction(self, conn: Any, job: Any) -> int:
+        effect = EFFECT[self._store.dialect]
+        if self._store.dialect == "postgres":
+            with conn.transaction():
+                conn.execute(effect, (job[0], "done"))
+                return self._bare.complete_one(job, None, conn)
+        with self._lock:
+            conn.execute("BEGIN IMMEDIATE")
+            conn.execute(effect, (job[0], "done"))
+            changed = self._bare.complete_within(conn, job, None)
+            conn.execute("COMMIT")
+            return changed
+
+
+def drain(store: Store, options: Options) -> Table:
+    define_types(store.app, store.dialect)
+    store.script(EFFECT_TABLE[store.dialect])
+    table = Table(
+        f"Draining, {store.dialect}, {CONCURRENCY} slots (jobs a second)",
+        RATIO_COLUMNS,
+    )
+    for type_name, label, jobs in (
+        ("plain", "plain handlers", 3_000 if options.quick else 10_000),
+        ("writing", "a write inside complete()", 600 if options.quick else 3_000),
+    ):
+        progress(f"draining: {label}")
+        runs = Runs(store, jobs)
+        theirs = runs.bare_batches if type_name == "plain" else runs.bare_threads
+        result = race(
+            [
+                Contender("queuert", lambda: runs.start(type_name), lambda: runs.fill(type_name), runs.stop),  # noqa: B023
+                Contender("bare", lambda: theirs(type_name), lambda: runs.fill(type_name)),  # noqa: B023
+            ],
+            rounds=options.rounds,
+            turns=1,
+            warm_up=1,
+        )
+        table.add_ratio(label, result, "queuert", "bare", LEAST[store.dialect][type_name])
+    return table
+
+
+def measure(options: Options, stores: Stores) -> Iterator[Table]:
+    for dialect in options.databases:
+        with stores.open(dialect) as store:
+            yield drain(store, options)
+
+
+if __name__ == "__main__":
+    run("Draining a queue against the bare driver.", measure)
