@@ -218,7 +218,7 @@ class Queuert(DefinesJobTypes):
         `blockers` are chains that must complete before.
         """
         new = NewChain(
-            job_type,  # type: ignore[arg-type]  # the overloads above have related it to the input
+            job_type,  # type: ignore[arg-type, unused-ignore]  # the overloads have related it to the input
             input,
             id=id,
             at=at,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -34,6 +35,7 @@ from queuert.storage.repository import iso
 T = TypeVar("T", Job, Chain)
 
 MAX_LIMIT: Final = 1_000
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 ALL_STATUSES: Final = tuple(status.value for status in Status)
 
 
@@ -118,12 +120,16 @@ class Reader:
 
         def work(session: Session) -> list[Job]:
             if named is not None:
+                jobs, chains = named
+                if jobs is not None and chains is not None:
+                    both = self._named_in_both(session, jobs, chains)
+                    jobs, chains = [job.id for job in both], None
                 return self._repository.list_jobs_named(
                     session,
                     order,
                     **filters,
-                    job_ids=_json(named[0] or []),
-                    chain_ids=_json(named[1] or []),
+                    job_ids=_json(jobs or []),
+                    chain_ids=_json(chains or []),
                     types=_json(wanted),
                     statuses=_json(states),
                 )
@@ -164,12 +170,16 @@ class Reader:
 
         def work(session: Session) -> list[Chain]:
             if named is not None:
+                jobs, chains = named
+                if jobs is not None and chains is not None:
+                    both = self._named_in_both(session, jobs, chains)
+                    jobs, chains = None, [job.chain_id for job in both]
                 return self._repository.list_chains_named(
                     session,
                     order,
                     **filters,
-                    job_ids=_json(named[0] or []),
-                    chain_ids=_json(named[1] or []),
+                    job_ids=_json(jobs or []),
+                    chain_ids=_json(chains or []),
                     types=_json(wanted),
                     statuses=_json(states),
                 )
@@ -216,6 +226,11 @@ class Reader:
             None if job_ids is None else [check(getattr(ref, "id", ref)) for ref in _listed(job_ids, "job_ids")],
             None if chain_ids is None else [check(chain_id(ref)) for ref in _listed(chain_ids, "chain_ids")],
         )
+
+    def _named_in_both(self, session: Session, job_ids: list[str], chain_ids: list[str]) -> list[Job]:
+        """The named jobs that belong to the named chains."""
+        found, wanted = self._repository.get_jobs(session, job_ids), set(chain_ids)
+        return [job for job in found.values() if job.chain_id in wanted]
 
     # Waiting
 
@@ -271,7 +286,7 @@ class _Page:
 
     def params(self) -> dict[str, object]:
         at, identity = self._position or (None, None)
-        if at is not None and not isinstance(at, str):
+        if self._position is not None and not (isinstance(at, str) and _TIME.fullmatch(at)):
             raise InvalidCursorError()
         return {"at": at, "id": identity, "limit": self.limit + 1}
 
@@ -279,7 +294,7 @@ class _Page:
         if self._position is None:
             return None
         index = self._position[0]
-        if isinstance(index, bool) or not isinstance(index, int):
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 2**31:
             raise InvalidCursorError()
         return index
 
@@ -349,4 +364,4 @@ def _nothing(
     types: list[str] | None, statuses: list[str] | None, named: tuple[list[str] | None, list[str] | None] | None
 ) -> bool:
     """An empty list as a filter lets nothing through."""
-    return types == [] or statuses == [] or (named is not None and not named[0] and not named[1])
+    return types == [] or statuses == [] or (named is not None and [] in named)
