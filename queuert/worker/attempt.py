@@ -32,11 +32,14 @@ from queuert.job_types import JobType
 from queuert.model import Chain, Job, Status
 from queuert.options import Backoff, BackoffFunction, seconds
 from queuert.storage.base import Session
+from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.repository import LeaseState
 
 logger = logging.getLogger("queuert.worker")
 
-TRANSIENT_PAUSE = 0.05  # seconds before an attempt that fell victim to a deadlock is run again
+TRANSIENT_PAUSE = 0.05
+"""Seconds before an attempt that fell victim to a deadlock is run again; twice as many for each time that was for nothing."""
+LONGEST_TRANSIENT_PAUSE = 60.0
 
 
 @dataclass
@@ -89,6 +92,7 @@ class AttemptRun:
         self._block: AbstractContextManager[Session] | None = None
         self._session: Session | None = None
         self._spoiled: BaseException | None = None
+        self._closed_by_handler = False
 
     def run(self) -> Outcome:
         """Run the handler; never raises an `Exception`."""
@@ -163,7 +167,7 @@ class AttemptRun:
                 if not done.ids:
                     raise JobTakenByAnotherWorkerError(self.job.id, self._find_reason(session) or "taken_by_another_worker")
             except BaseException as error:
-                _leave(block, error)
+                self._leave(block, error)
                 raise
             block.__exit__(None, None, None)
         except Exception as error:
@@ -197,9 +201,12 @@ class AttemptRun:
             return Outcome()
         if isinstance(error, JobInterruptedError) and error.reason == "stopping":
             return Outcome(ended=self._again(0.0, "The worker is stopping."))
+        if self._closed_by_handler:
+            error = TransactionMisuseError("The handler closed the connection of complete(): nothing of it is saved.")
         if self._session is not None and not isinstance(error, QueuertError) and self._engine.database.is_transient(error):
             # A deadlock's victim, or a lost connection: nobody's fault, so it costs no attempt.
-            return Outcome(ended=self._again(TRANSIENT_PAUSE, error_detail(error)))
+            pause = TRANSIENT_PAUSE * 2 ** min(self.job.attempts_forgiven, 20)
+            return Outcome(ended=self._again(min(pause, LONGEST_TRANSIENT_PAUSE), error_detail(error)))
         return Outcome(ended=self._failure(error, error_code(error, self._engine.settings.error_codes)))
 
     def failed(self, error: BaseException) -> Outcome:
@@ -343,7 +350,18 @@ class AttemptRun:
     def _roll_back(self, error: BaseException) -> None:
         block, self._block = self._block, None
         if block is not None:
-            _leave(block, error)
+            self._leave(block, error)
+
+    def _leave(self, block: AbstractContextManager[Session], error: BaseException) -> None:
+        """Leave a transaction with an error: it is rolled back, and the error stays the caller's to raise."""
+        conn = self._session.raw if self._session is not None else None
+        # A connection of psycopg's that was lost is broken; one that was closed by hand is not.
+        self._closed_by_handler = bool(getattr(conn, "closed", False)) and not getattr(conn, "broken", True)
+        try:
+            block.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            if raised is not error:
+                logger.debug("Rolling back raised another error.", exc_info=True)
 
 
 def retry_or_fail(job: Job, backoff: BackoffFunction | Backoff, *, final: bool = False) -> dict[str, Any]:
@@ -379,12 +397,3 @@ def _reason(text: str) -> Reason:
         "cancelled": "cancelled",
     }
     return known.get(text, "taken_by_another_worker")
-
-
-def _leave(block: AbstractContextManager[Session], error: BaseException) -> None:
-    """Leave a transaction with an error: it is rolled back, and the error stays the caller's to raise."""
-    try:
-        block.__exit__(type(error), error, error.__traceback__)
-    except BaseException as raised:
-        if raised is not error:
-            logger.debug("Rolling back raised another error.", exc_info=True)
