@@ -123,8 +123,8 @@ class Supervisor:
                 self._code = self._code or 128 + number
             else:
                 self._kill_at = time.monotonic()
-            # A worker takes these two; to it any other means the same as SIGTERM.
-            self._send(number if number == signal.SIGINT else signal.SIGTERM)
+            # To a worker all of them mean the same.
+            self._send(signal.SIGTERM)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = None
             self._send(signal.SIGKILL)
@@ -183,7 +183,8 @@ class Supervisor:
 
     def _ended(self, child: _Child, pid: int, code: int) -> None:
         if self._stopping:
-            if code != 0 and self._code == OK:
+            # One that dies of the first signal was still being started, and had no jobs.
+            if code not in (0, -signal.SIGTERM) and self._code == OK:
                 logger.warning("Process %d (pid %d) ended with %s.", child.number, pid, _reason(code))
                 self._code = REFUSED
             return

@@ -1,0 +1,586 @@
+"""The operating commands, on a SQLite file and on PostgreSQL, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from queuert import Backoff, Queuert, RunningJob
+from queuert.cli import main
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Shop(NamedTuple):
+    """A database with one chain in every state."""
+
+    url: str
+    app: Queuert
+    completed: str
+    failed: str
+    scheduled: str
+    ready: str
+    stranded: str
+    cancelled: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUEUERT_APP", "QUEUERT_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*argv: object) -> Result:
+        capsys.readouterr()
+        code = main([str(part) for part in argv])
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(params=["sqlite-file", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite-file":
+        return f"sqlite:///{request.getfixturevalue('sqlite_path')}"
+    found: str = request.getfixturevalue("pg_url")
+    return found
+
+
+@pytest.fixture
+def shop(url: str) -> Iterator[Shop]:
+    with Queuert(url) as app:
+        app.migrate()
+        make_types(app)
+        completed = app.start_chain("charge", {"order": 1})
+        failed = app.start_chain("refuse", {"order": 2})
+        cancelled = app.start_chain("mail", {"order": 3})
+        app.cancel_chain(cancelled)
+        app.drain(types=["charge", "ship", "refuse"])
+        stranded = app.start_chain("invoice", blockers=[failed])
+        ready = app.start_chain("mail", {"order": 4})
+        scheduled = app.start_chain("mail", {"order": 5}, after=3600)
+        yield Shop(url, app, completed.id, failed.id, scheduled.id, ready.id, stranded.id, cancelled.id)
+
+
+def make_types(app: Queuert) -> None:
+    @app.job("charge", continues_with=["ship"])
+    def charge(job: RunningJob[dict[str, int]]) -> Any:
+        return job.continue_with("ship", job.input)
+
+    @app.job("ship", entry=False)
+    def ship(job: RunningJob[dict[str, int]]) -> dict[str, int]:
+        return {"shipped": job.input["order"]}
+
+    @app.job("refuse", backoff=Backoff(initial=0, jitter=0))
+    def refuse(job: RunningJob[dict[str, int]]) -> None:
+        job.fail("CARD:DECLINED", "the bank said no")
+
+    @app.job("mail")
+    def mail(job: RunningJob[dict[str, int]]) -> None: ...
+
+    @app.job("invoice")
+    def invoice(job: RunningJob[None]) -> None: ...
+
+
+# migrate
+
+
+def test_migrate_brings_an_empty_database_up_to_date_once(url: str, run: Run) -> None:
+    prefix = ("--prefix", "other_")
+    before = run("migrate", "--url", url, *prefix, "--status", "--json") if not url.startswith("sqlite") else None
+    if before is not None:
+        assert before.code == 1
+        assert before.json["pending"]
+    first = run("migrate", "--url", url, *prefix, "--json")
+    assert first.code == 0
+    assert first.json["done"] == first.json["applied"] != []
+    again = run("migrate", "--url", url, *prefix)
+    assert again.code == 0
+    assert "up to date already" in again.out
+    status = run("migrate", "--url", url, *prefix, "--status")
+    assert (status.code, "applied" in status.out) == (0, True)
+
+
+def test_a_schema_of_its_own_on_postgres(pg_url: str, run: Run) -> None:
+    assert run("migrate", "--url", pg_url, "--schema", "jobs").code == 0
+    assert run("stats", "--url", pg_url, "--schema", "jobs").code == 0
+    missing = run("stats", "--url", pg_url, "--schema", "nothing")
+    assert missing.code == 1
+    assert "queuert migrate" in missing.err
+
+
+def test_looking_at_a_file_that_is_not_there_does_not_make_it(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "typo.db"
+    result = run("stats", "--url", f"sqlite:///{path}")
+    assert result.code == 1
+    assert "queuert migrate" in result.err
+    assert not path.exists()
+
+
+# stats and top
+
+
+def test_stats_answers_the_five_questions(shop: Shop, run: Run) -> None:
+    data = run("stats", "--url", shop.url, "--json").json
+    assert data["by_status"] == {
+        "blocked": 1,
+        "pending": 2,
+        "running": 0,
+        "completed": 2,
+        "failed": 1,
+        "cancelled": 1,
+    }
+    assert data["by_type"]["mail"] == {"pending": 2, "cancelled": 1}
+    assert data["stranded"] == 1
+    assert data["oldest_ready_seconds"] >= 0
+    assert data["attempts_by_type"]["refuse"] == {"1": 1}
+    assert data["error_codes"] == [{"code": "CARD:DECLINED", "jobs": 1, "example": shop.failed}]
+    assert set(data["oldest_kept"]) == {"completed", "failed", "cancelled"}
+    text = run("stats", "--url", shop.url).out
+    for part in ("CARD:DECLINED", "has waited", "1 blocked by a chain that failed", "What is kept"):
+        assert part in text
+
+
+def test_stats_of_a_running_job_name_its_worker(shop: Shop, run: Run) -> None:
+    seen: list[tuple[Any, str]] = []
+
+    @shop.app.job("slow")
+    def slow(job: RunningJob[None]) -> None:
+        seen.append((run("stats", "--url", shop.url, "--json").json, run("top", "--url", shop.url, "--once").out))
+
+    shop.app.start_chain(slow)
+    shop.app.drain(types=["slow"])
+    data, text = seen[0]
+    assert data["oldest_running"]["type_name"] == "slow"
+    assert data["oldest_running"]["worker_id"] in text
+    assert "running for" in text.lower()
+
+
+def test_stats_of_some_types_and_with_limits(shop: Shop, run: Run) -> None:
+    data = run("stats", "--url", shop.url, "--types", "mail", "--count-limit", "1", "--json").json
+    assert list(data["by_type"]) == ["mail"]
+    assert data["capped"] == ["pending"]
+    assert "1+" in run("stats", "--url", shop.url, "--count-limit", "1").out
+    assert run("stats", "--url", shop.url, "--exact", "--json").json["capped"] == []
+
+
+def test_top_looks_once(shop: Shop, run: Run) -> None:
+    result = run("top", "--url", shop.url, "--once")
+    assert result.code == 0
+    assert result.out.startswith("queuert top")
+    assert "\x1b" not in result.out
+
+
+# health
+
+
+def test_health_is_well_while_nothing_waits_too_long(shop: Shop, run: Run) -> None:
+    result = run("health", "--url", shop.url)
+    assert result.code == 0
+    assert [line.split()[0] for line in result.out.splitlines()] == ["ok"] * 4
+    assert run("health", "--url", shop.url, "--json").json["healthy"] is True
+
+
+def test_health_fails_when_a_ready_job_waits_too_long(shop: Shop, run: Run) -> None:
+    result = run("health", "--url", shop.url, "--max-wait", "0", "--json")
+    assert result.code == 1
+    assert [check["name"] for check in result.json["checks"] if not check["healthy"]] == ["waiting"]
+
+
+def test_health_fails_on_a_lease_that_nobody_takes_back(shop: Shop, run: Run) -> None:
+    shop.app.trigger_job(shop.ready)
+    engine = shop.app._engine
+    repository = engine.repository
+    with engine.database.block() as session:
+        claimed = repository.claim_jobs(session, worker="gone", token=1, leases={"mail": 0.001}, limit=1)
+    assert claimed
+    result = run("health", "--url", shop.url, "--max-overdue", "0", "--json")
+    assert result.code == 1
+    assert [check["name"] for check in result.json["checks"] if not check["healthy"]] == ["leases"]
+    assert run("health", "--url", shop.url, "--max-overdue", "1h").code == 0
+
+
+def test_health_fails_without_a_schema(empty_pg_url: str, tmp_path: Path, run: Run) -> None:
+    empty_file = tmp_path / "empty.db"
+    empty_file.touch()
+    for target in (empty_pg_url, f"sqlite:///{empty_file}"):
+        result = run("health", "--url", target)
+        assert result.code == 1
+        assert "FAIL  schema" in result.out
+
+
+def test_health_fails_without_a_database(tmp_path: Path, run: Run) -> None:
+    garbage = tmp_path / "garbage.db"
+    garbage.write_bytes(b"not a database, whatever its name says" * 100)
+    unreachable = "postgresql://someone:tell-nobody@127.0.0.1:1/shop"
+    for target in (unreachable, f"sqlite:///{garbage}", f"sqlite:///{tmp_path / 'none.db'}"):
+        result = run("health", "--url", target, "--json")
+        assert result.code == 1
+        assert result.json["checks"][-1]["name"] == "database"
+        assert "tell-nobody" not in result.out + result.err
+
+
+# jobs and chains
+
+
+def test_jobs_are_listed_and_filtered(shop: Shop, run: Run) -> None:
+    def ids(*options: str) -> list[str]:
+        return [job["id"] for job in run("jobs", "--url", shop.url, "--json", *options).json["items"]]
+
+    assert ids("--status", "failed") == [shop.failed]
+    assert ids("--type", "mail", "--status", "pending") == [shop.scheduled, shop.ready]
+    assert ids("--type", "mail", "--status", "pending", "--oldest-first") == [shop.ready, shop.scheduled]
+    assert len(ids("--chain", shop.completed)) == 2
+    assert len(ids("--chain-type", "charge")) == 2
+    assert ids("--error-code", "CARD:DECLINED") == ids("--error-code", "CARD:") == [shop.failed]
+    assert ids("--error-code", "CARD:OTHER") == []
+    assert ids("--until", "2h") == []
+    assert len(ids("--since", "2h")) == 7
+    soon = (datetime.now(timezone.utc) + timedelta(days=1)).isoformat()
+    assert ids("--since", soon) == []
+
+
+def test_jobs_as_text_show_what_an_operator_looks_for(shop: Shop, run: Run) -> None:
+    result = run("jobs", "--url", shop.url, "--status", "failed")
+    head, line = result.out.splitlines()
+    assert head.split() == ["ID", "TYPE", "STATUS", "ATTEMPT", "CREATED", "SCHEDULED", "ERROR"]
+    assert line.split()[:4] == [shop.failed, "refuse", "failed", "1"]
+    assert "the bank said no" in line
+    assert run("jobs", "--url", shop.url, "--status", "running").out.splitlines()[-1] == "No job found."
+
+
+def test_a_listing_goes_on_where_a_cursor_says(shop: Shop, run: Run) -> None:
+    for command in ("jobs", "chains"):
+        everything = [x["id"] for x in run(command, "--url", shop.url, "--json").json["items"]]
+        seen: list[str] = []
+        cursor: list[str] = []
+        while True:
+            page = run(command, "--url", shop.url, "--limit", "2", "--json", *cursor).json
+            seen += [x["id"] for x in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            cursor = ["--cursor", page["next_cursor"]]
+        assert seen == everything
+        text = run(command, "--url", shop.url, "--limit", "2").out
+        assert "--cursor " in text
+
+
+def test_a_page_of_an_error_code_goes_on_too(shop: Shop, run: Run) -> None:
+    for number in range(4):
+        shop.app.start_chain("refuse", {"order": number})
+    shop.app.drain(types=["refuse"])
+    for command in ("jobs", "chains"):
+        seen: list[str] = []
+        cursor: list[str] = []
+        pages = 0
+        while True:
+            options = ("--error-code", "CARD:DECLINED", "--limit", "2", "--json")
+            page = run(command, "--url", shop.url, *options, *cursor).json
+            assert len(page["items"]) <= 2
+            seen += [x["id"] for x in page["items"]]
+            pages += 1
+            if page["next_cursor"] is None:
+                break
+            cursor = ["--cursor", page["next_cursor"]]
+        assert len(seen) == len(set(seen)) == 5
+        assert pages >= 3
+
+
+def test_chains_are_listed_and_filtered(shop: Shop, run: Run) -> None:
+    def ids(*options: str) -> list[str]:
+        return [chain["id"] for chain in run("chains", "--url", shop.url, "--json", *options).json["items"]]
+
+    assert ids("--status", "completed") == [shop.completed]
+    assert ids("--type", "invoice") == [shop.stranded]
+    assert ids("--status", "failed", "--error-code", "CARD:DECLINED") == [shop.failed]
+    assert shop.failed not in ids("--root-only")
+    text = run("chains", "--url", shop.url, "--status", "completed,failed").out
+    assert len(text.splitlines()) == 3
+    assert "ship" in text
+
+
+def test_payloads_are_raw_without_the_application(shop: Shop, run: Run) -> None:
+    (chain,) = run("chains", "--url", shop.url, "--status", "completed", "--json").json["items"]
+    assert chain["input"] == {"order": 1}
+    assert chain["output"] == {"shipped": 1}
+
+
+# show
+
+
+def test_show_draws_a_chain(shop: Shop, run: Run) -> None:
+    text = run("show", shop.completed, "--url", shop.url).out
+    assert text.startswith(f"Chain {shop.completed}\n")
+    for part in ('{"order": 1}', '{"shipped": 1}', "Attempts", "ENQUEUED", "CONTINUED", "SUCCEEDED", "charge", "ship"):
+        assert part in text
+    data = run("show", shop.completed, "--url", shop.url, "--json").json
+    assert data["kind"] == "chain"
+    assert [job["type_name"] for job in data["jobs"]] == ["charge", "ship"]
+    assert [entry["event"] for entry in data["jobs"][1]["timeline"]][-1] == "SUCCEEDED"
+    assert data["jobs"][0]["attempts"][0]["outcome"] == "succeeded"
+
+
+def test_show_tells_why_a_chain_failed_and_who_waits_for_it(shop: Shop, run: Run) -> None:
+    text = run("show", shop.failed, "--url", shop.url).out
+    for part in ("CARD:DECLINED", "the bank said no", "Waiting for it", shop.stranded):
+        assert part in text
+    waiting = run("show", shop.stranded, "--url", shop.url).out
+    assert "Blockers" in waiting
+    assert shop.failed in waiting
+    data = run("show", shop.stranded, "--url", shop.url, "--json").json
+    assert [blocker["id"] for blocker in data["jobs"][0]["blockers"]] == [shop.failed]
+
+
+def test_show_a_single_job(shop: Shop, run: Run) -> None:
+    chain = shop.app.get_chain(shop.completed)
+    assert chain is not None
+    text = run("show", chain.tail_id, "--url", shop.url).out
+    assert text.startswith(f"Job {chain.tail_id}\n")
+    assert f"{chain.id} (charge, completed), job 2 of it" in text
+    data = run("show", chain.id, "--job", "--url", shop.url, "--json").json
+    assert (data["kind"], data["job"]["continued_to"]) == ("job", chain.tail_id)
+
+
+def test_show_spells_out_control_characters(shop: Shop, run: Run) -> None:
+    @shop.app.job("nasty")
+    def nasty(job: RunningJob[str]) -> None:
+        job.fail("TEXT:NASTY", "\x1b[2Jgone\x07")
+
+    chain = shop.app.start_chain(nasty, "\x1b]0;title\x07 [bold]not markup[/bold]")
+    shop.app.drain(types=["nasty"])
+    text = run("show", chain.id, "--url", shop.url).out + run("jobs", "--url", shop.url, "--type", "nasty").out
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold]not markup[/bold]" in text
+    data = run("show", chain.id, "--url", shop.url, "--json")
+    assert "\x1b" not in data.out
+    assert data.json["chain"]["input"].startswith("\x1b]0;title")
+
+
+def test_show_what_is_not_there(shop: Shop, run: Run) -> None:
+    missing = run("show", "00000000-0000-4000-8000-000000000000", "--url", shop.url)
+    assert (missing.code, missing.out) == (1, "")
+    assert missing.err.startswith("queuert: There is no job or chain")
+    assert missing.err.count("\n") == 1
+    malformed = run("show", "nonsense", "--url", shop.url)
+    assert malformed.code == 2
+
+
+# Acts
+
+
+def status_of(shop: Shop, chain_id: str) -> str | None:
+    chain = shop.app.get_chain(chain_id)
+    return None if chain is None else chain.status.value
+
+
+def test_retry_by_id(shop: Shop, run: Run) -> None:
+    result = run("retry", shop.failed, shop.cancelled, "--url", shop.url)
+    assert (result.code, result.out) == (0, "Retried 2 chains.\n")
+    assert status_of(shop, shop.failed) == status_of(shop, shop.cancelled) == "pending"
+
+
+def test_named_ids_are_all_or_none(shop: Shop, run: Run) -> None:
+    result = run("retry", shop.failed, shop.ready, "--url", shop.url)
+    assert result.code == 1
+    assert "only a failed or cancelled chain" in result.err
+    assert status_of(shop, shop.failed) == "failed"
+    missing = run("cancel", shop.ready, "00000000-0000-4000-8000-000000000000", "--url", shop.url)
+    assert missing.code == 1
+    assert status_of(shop, shop.ready) == "pending"
+
+
+def test_retry_by_filter_wants_a_yes(shop: Shop, run: Run) -> None:
+    options = ("--status", "failed", "--type", "refuse", "--error-code", "CARD:DECLINED", "--url", shop.url)
+    refused = run("retry", *options)
+    assert refused.code == 1
+    assert "--yes" in refused.err
+    assert status_of(shop, shop.failed) == "failed"
+    assert run("retry", *options, "--json").code == 1
+    assert run("retry", "--error-code", "OTHER:CODE", "--yes", "--url", shop.url).out == "Retried 0 chains.\n"
+    done = run("retry", *options, "--yes", "--json")
+    assert (done.code, done.json) == (0, {"act": "retry", "ids": [shop.failed], "skipped": {}})
+    assert status_of(shop, shop.failed) == "pending"
+
+
+def test_a_person_at_a_terminal_is_asked(shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Keyboard:
+        def __init__(self, answer: str) -> None:
+            self.answer = answer
+
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            return self.answer
+
+    monkeypatch.setattr("sys.stdin", Keyboard("\n"))
+    no = run("retry", "--status", "failed", "--url", shop.url)
+    assert (no.code, status_of(shop, shop.failed)) == (1, "failed")
+    assert "Retry 1 chain? [y/N]" in no.err
+    assert shop.failed in no.out
+    monkeypatch.setattr("sys.stdin", Keyboard("y\n"))
+    yes = run("retry", "--status", "failed", "--url", shop.url)
+    assert (yes.code, status_of(shop, shop.failed)) == (0, "pending")
+
+
+def test_many_ids_want_a_yes_too(shop: Shop, run: Run) -> None:
+    ids = [shop.app.start_chain("mail", {"order": n}).id for n in range(11)]
+    assert run("cancel", *ids, "--url", shop.url).code == 1
+    assert run("cancel", *ids, "--yes", "--url", shop.url).out == "Cancelled 11 chains.\n"
+
+
+def test_a_dry_run_changes_nothing(shop: Shop, run: Run) -> None:
+    by_filter = run("cancel", "--type", "mail", "--dry-run", "--url", shop.url)
+    assert by_filter.code == 0
+    assert by_filter.out.splitlines()[0] == "Would cancel 2 chains."
+    by_id = run("delete", shop.completed, "--dry-run", "--json", "--url", shop.url)
+    assert by_id.json["would"] == [shop.completed]
+    assert status_of(shop, shop.completed) == "completed"
+    assert status_of(shop, shop.ready) == "pending"
+
+
+def test_a_later_jobs_id_stands_for_its_chain_except_for_deleting(shop: Shop, run: Run) -> None:
+    @shop.app.job("second", entry=False)
+    def second(job: RunningJob[None]) -> None: ...
+
+    @shop.app.job("first")
+    def first(job: RunningJob[None]) -> Any:
+        return job.continue_with(second, after=3600)
+
+    chain = shop.app.start_chain(first)
+    shop.app.drain(types=["first", "second"])
+    found = shop.app.get_chain(chain.id)
+    assert found is not None
+    tail = found.tail_id
+    assert run("delete", tail, "--url", shop.url).code == 1
+    assert run("trigger", chain.id, "--json", "--url", shop.url).json["ids"] == [tail]
+    assert run("cancel", tail, "--json", "--url", shop.url).json["ids"] == [chain.id]
+    assert status_of(shop, chain.id) == "cancelled"
+
+
+def test_cancel_with_those_that_wait(shop: Shop, run: Run) -> None:
+    assert run("cancel", shop.failed, "--cascade", "--url", shop.url).code == 0
+    assert status_of(shop, shop.stranded) == "cancelled"
+
+
+def test_trigger_runs_a_scheduled_job_now(shop: Shop, run: Run) -> None:
+    assert run("trigger", shop.scheduled, "--url", shop.url).out == "Triggered 1 job.\n"
+    job = shop.app.get_job(shop.scheduled)
+    assert job is not None
+    assert job.scheduled_at <= datetime.now(timezone.utc) + timedelta(seconds=60)
+    assert run("trigger", shop.failed, "--url", shop.url).code == 1
+    assert run("trigger", "--type", "mail", "--yes", "--url", shop.url).out == "Triggered 2 jobs.\n"
+
+
+def test_delete_refuses_what_others_wait_for(shop: Shop, run: Run) -> None:
+    refused = run("delete", shop.failed, "--url", shop.url)
+    assert refused.code == 1
+    assert shop.stranded in refused.err
+    skipped = run("delete", "--status", "failed,cancelled", "--yes", "--json", "--url", shop.url)
+    assert skipped.code == 1
+    assert skipped.json["ids"] == [shop.cancelled]
+    assert list(skipped.json["skipped"]) == [shop.failed]
+    together = run("delete", shop.stranded, "--cascade", "--json", "--url", shop.url)
+    assert set(together.json["ids"]) == {shop.stranded, shop.failed}
+    assert status_of(shop, shop.failed) is None
+
+
+def test_acts_refuse_states_they_are_not_for(shop: Shop, run: Run) -> None:
+    result = run("retry", "--status", "completed", "--yes", "--url", shop.url)
+    assert result.code == 2
+    assert "failed, cancelled" in result.err
+    assert run("delete", "--url", shop.url).code == 2
+    assert run("delete", shop.failed, "--status", "failed", "--url", shop.url).code == 2
+
+
+# cleanup, vacuum, sql
+
+
+def test_cleanup_follows_the_policy_it_is_given(shop: Shop, run: Run) -> None:
+    usual = run("cleanup", "--url", shop.url)
+    assert (usual.code, usual.out.splitlines()[-1]) == (0, "Deleted 0 chains (0 completed, 0 failed, 0 cancelled).")
+    assert "completed 30 d" in usual.out
+    some = run("cleanup", "--completed", "0", "--cancelled", "0s", "--failed", "never", "--json", "--url", shop.url)
+    assert some.json == {"deleted": {"completed": 1, "failed": 0, "cancelled": 1}, "total": 2}
+    kept = run("cleanup", "--failed", "0", "--max-seconds", "10", "--json", "--url", shop.url)
+    assert kept.json["total"] == 0  # somebody waits for it
+    assert status_of(shop, shop.failed) == "failed"
+
+
+def test_cleanup_takes_the_applications_own_policy(
+    shop: Shop, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"keeps_nothing_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from queuert import Queuert, Retention\napp = Queuert({shop.url!r}, retention=Retention(completed=0))\n"
+    )
+    assert run("cleanup", "--app", f"{name}:app", "--json").json["deleted"]["completed"] == 1
+
+
+def test_vacuum(shop: Shop, run: Run) -> None:
+    assert run("vacuum", "--url", shop.url).code == 0
+    assert run("vacuum", "--url", shop.url, "--full").code == 0
+
+
+def test_vacuum_says_what_an_old_file_needs(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "old.db"
+    conn = sqlite3.connect(path)
+    conn.execute("CREATE TABLE something (id)")
+    conn.commit()
+    conn.close()
+    run("migrate", "--url", f"sqlite:///{path}")
+    refused = run("vacuum", "--url", f"sqlite:///{path}")
+    assert (refused.code, "--full" in refused.out) == (1, True)
+    assert run("vacuum", "--url", f"sqlite:///{path}", "--full").code == 0
+    assert run("vacuum", "--url", f"sqlite:///{path}").code == 0
+
+
+def test_the_printed_schema_makes_a_database_that_needs_no_migration(empty_pg_url: str, tmp_path: Path, run: Run) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    path = tmp_path / "by_hand.db"
+    script = run("sql", "--dialect", "sqlite", "--prefix", "mine_").out
+    conn = sqlite3.connect(path)
+    conn.executescript(script)
+    conn.close()
+    script = run("sql", "--url", empty_pg_url, "--schema", "mine", "--prefix", "my_").out
+    with psycopg.connect(empty_pg_url, autocommit=True) as server:
+        server.execute(script)
+    for target, names in (
+        (f"sqlite:///{path}", {"table_prefix": "mine_"}),
+        (empty_pg_url, {"table_prefix": "my_", "schema": "mine"}),
+    ):
+        with Queuert(target, **names) as app:  # type: ignore[arg-type]
+            assert app.migration_status().pending == ()
+            app.declare("anything")
+            assert app.get_chain(app.start_chain("anything")) is not None
+
+
+def test_the_schema_needs_no_database(run: Run) -> None:
+    assert 'CREATE TABLE "queuert_job"' in run("sql", "--url", "sqlite:///no/such/file.db").out
+    assert '"public"."queuert_job"' in run("sql", "--dialect", "postgres").out
+    assert run("sql").code == 2
+    assert run("sql", "--dialect", "postgres", "--url", "sqlite:///file.db").code == 2
