@@ -51,6 +51,12 @@ def shared_store(request: pytest.FixtureRequest) -> Iterator[Store]:
     yield from _store(request.param, request)
 
 
+@pytest.fixture(params=["sqlite-memory", "postgres"])
+def quick_store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """An empty database of each dialect, for tests that do very much."""
+    yield from _store(request.param, request)
+
+
 @pytest.fixture
 def postgres_store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """An empty PostgreSQL database, for what only it has: row locks and isolation levels."""
