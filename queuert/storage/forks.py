@@ -4,6 +4,8 @@ A child inherits its parent's connections as copies of the same sockets and file
 state another thread left them. It may use none of them, and may not even close them: a closed SQLite handle can take
 the parent's WAL away, a closed PostgreSQL connection says goodbye on the parent's socket. So the child keeps them,
 unused, for as long as it lives.
+
+Better that there is nothing to inherit: before a fork the parent closes what it is not using.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Protocol
 
 
 class Forkable(Protocol):
+    """May also have `before_fork()`: close what can be closed, in the parent."""
+
     def after_fork(self) -> Iterable[object]:
         """Forget connections and locks, in the child; returns what must never be closed."""
         ...
@@ -42,10 +46,17 @@ def keep(inherited: Iterable[object]) -> None:
             continue
 
 
+def _in_parent() -> None:
+    for holder in list(_watched):
+        before_fork = getattr(holder, "before_fork", None)
+        if before_fork is not None:
+            before_fork()
+
+
 def _in_child() -> None:
     for holder in list(_watched):
         keep(holder.after_fork())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=_in_parent, after_in_child=_in_child)

@@ -19,8 +19,8 @@ import os
 import random
 import select
 import threading
-import weakref
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -378,9 +378,6 @@ class PostgresDatabase(Database):
             f"No connection became free within {self.pool_timeout:g} seconds: all {pool.max_size} of the pool are in "
             "use. Give it more with pool_size=, or end transactions sooner."
         )
-
-    def before_fork(self) -> None:
-        """Nothing: a socket that a child does not touch does no harm."""
 
     def after_fork(self) -> Iterable[object]:
         self._opening = threading.Lock()

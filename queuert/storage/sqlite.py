@@ -5,6 +5,8 @@ a fair lock, so that this process's writers queue instead of spinning on SQLITE_
 processes. Readers have their own snapshot (WAL) and take no lock. A `:memory:` database is one connection for
 everything, and its readers take the read side.
 
+Transactions that follow one another closely share a COMMIT (`group_commit.py`).
+
 Locks, always taken in this order: the read/write lock, then `_mutex`. `_mutex` guards the lists of connections and is
 never held while a database is waited for. After-commit effects run with neither held.
 
@@ -31,7 +33,8 @@ from queuert.hooks import Hooks
 from queuert.options import Duration, seconds
 from queuert.storage import forks
 from queuert.storage.base import Database
-from queuert.storage.guard import GuardedConnection, TransactionMisuseError
+from queuert.storage.group_commit import Group
+from queuert.storage.guard import SAVEPOINT, GuardedConnection, TransactionMisuseError
 from queuert.storage.rwlock import RWLock
 from queuert.storage.sqlite_opening import (
     Conn,
@@ -69,6 +72,9 @@ _BEGIN = "BEGIN /* queuert */"
 _BEGIN_IMMEDIATE = "BEGIN IMMEDIATE /* queuert */"
 _COMMIT = "COMMIT /* queuert */"
 _ROLLBACK = "ROLLBACK /* queuert */"
+_MEMBER = f"SAVEPOINT {SAVEPOINT}"
+_MEMBER_DONE = f"RELEASE {SAVEPOINT}"
+_MEMBER_UNDONE = f"ROLLBACK TO {SAVEPOINT}"
 
 
 class SqliteDatabase(Database):
@@ -108,6 +114,9 @@ class SqliteDatabase(Database):
         self._opened: set[sqlite3.Connection] = set()
         self._generation = 0
         self._orphaned = False
+        self._group: Group | None = None
+        # Where a commit does not wait for the disk, there is nothing to share.
+        self._groups = not self.in_memory and synchronous in ("full", "extra")
         forks.watch(self)
 
     def __repr__(self) -> str:
@@ -150,26 +159,24 @@ class SqliteDatabase(Database):
     def block(self) -> Iterator[SqliteSession]:
         self._refuse_inside_block()
         hooks = Hooks()
-        with self._locked(writes=True), self._inside_block():
-            pid = os.getpid()
-            conn = self._begin_immediate()
-            session = BlockSession(conn, hooks)
-            conn.lend(session)
+        pid = os.getpid()
+        with self._inside_block():
+            group = self._enter_group()
             try:
+                session = BlockSession(group.conn, hooks)
+                group.conn.lend(session)
                 yield session
                 if os.getpid() != pid:
                     raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
-                conn.check_open()
-                conn.reclaim()
-                conn.own(_COMMIT)
-            except BaseException:
+                group.conn.check_open()
+            except BaseException as error:
                 hooks.discard()
                 if os.getpid() == pid:
-                    conn.reclaim()
-                    self._roll_back(conn)
+                    group.conn.reclaim()
+                    self._leave_group(group, error)
                 raise
-            finally:
-                self._close_if_retired(conn)
+            group.conn.reclaim()
+            self._leave_group(group)
         hooks.flush()
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> SqliteSession:
@@ -219,6 +226,7 @@ class SqliteDatabase(Database):
                 self._opened.discard(writer)  # several may be reading: it closes when the last of them drops it
             return  # in use: whoever uses it closes it
         try:
+            self._commit_group()
             self._close(writer)
         finally:
             self._lock.release_write()
@@ -232,6 +240,7 @@ class SqliteDatabase(Database):
         """
         self._refuse_inside_block()
         with self._locked(writes=True):
+            self._commit_group()
             conn = self._write_connection()
             try:
                 if full:
@@ -257,6 +266,7 @@ class SqliteDatabase(Database):
         if self.in_memory:
             return True
         with self._locked(writes=True):
+            self._commit_group()
             conn = self._write_connection()
             run_pragma(conn, f"busy_timeout = {int(min(CHECKPOINT_WAIT, self.busy_timeout) * 1000)}")
             try:
@@ -275,6 +285,8 @@ class SqliteDatabase(Database):
     # Transactions, with the write lock held.
 
     def _transact(self, work: Callable[[Any], T], hooks: Hooks) -> T:
+        if self._group is not None:
+            return self._transact_in_group(self._group, work, hooks)
         busy = snapshots = 0
         while True:
             conn = self._write_connection()
@@ -298,6 +310,102 @@ class SqliteDatabase(Database):
                     self._raise(error)
             finally:
                 self._close_if_retired(conn)
+
+    # Group commit; see group_commit.py. The write lock is held while a group's transaction is worked in.
+
+    def _enter_group(self) -> Group:
+        """Wait for our turn, and join the transaction that was handed over, or begin one."""
+        self._lock.acquire_write()
+        try:
+            group = self._group
+            if group is None:
+                group = self._group = Group(self._begin_immediate())
+            group.conn.own(_MEMBER)
+        except BaseException:
+            self._lock.release_write()
+            raise
+        return group
+
+    def _leave_group(self, group: Group, error: BaseException | None = None) -> None:
+        """Our work is done, or undone: hand the transaction over or end it, and return when what we did is on the disk."""
+        try:
+            self._end_member(group, error)
+            handed_over = self._group is group
+        finally:
+            self._lock.release_write()
+        if error is not None or not handed_over:
+            return
+        while not group.wait():
+            self._lock.acquire_write()
+            try:
+                if self._group is group:
+                    self._commit_group()
+            finally:
+                self._lock.release_write()
+
+    def _end_member(self, group: Group, error: BaseException | None) -> None:
+        conn = group.conn
+        if not conn.in_transaction:  # rolled back by SQLite itself, with everybody's work
+            self._group = None
+            group.end(error or sqlite3.OperationalError("the transaction was rolled back; the disk may be full"))
+            self._close_if_retired(conn)
+            return
+        try:
+            if error is None:
+                conn.own(_MEMBER_DONE)
+                group.members += 1
+            else:
+                conn.own(_MEMBER_UNDONE)
+                conn.own(_MEMBER_DONE)
+        except sqlite3.Error as broken:
+            self._fail_group(broken)
+            raise
+        if group.members and self._groups and self._lock.waiting_writers and not group.full:
+            return
+        self._commit_group()
+
+    def _commit_group(self) -> None:
+        """Commit the open group, if there is one, and tell its members."""
+        group = self._group
+        if group is None:
+            return
+        try:
+            group.conn.own(_COMMIT)
+        except BaseException as error:
+            self._fail_group(error)
+            raise
+        self._group = None
+        group.end()
+        self._close_if_retired(group.conn)
+
+    def _fail_group(self, error: BaseException) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            self._roll_back(group.conn)
+            group.end(error)
+            self._close_if_retired(group.conn)
+
+    def _transact_in_group(self, group: Group, work: Callable[[Any], T], hooks: Hooks) -> T:
+        """Our own short transaction, in one that was handed over: it commits both."""
+        group.conn.own(_MEMBER)
+        try:
+            result = work(SqliteSession(group.conn, hooks))
+            group.conn.own(_MEMBER_DONE)
+        except BaseException:
+            hooks.discard()
+            if group.conn.in_transaction:
+                group.conn.own(_MEMBER_UNDONE)
+                group.conn.own(_MEMBER_DONE)
+                self._commit_group()
+            else:
+                self._fail_group(sqlite3.OperationalError("the transaction was rolled back; the disk may be full"))
+            raise
+        try:
+            self._commit_group()
+        except BaseException:
+            hooks.discard()
+            raise
+        return result
 
     def _begin_immediate(self) -> GuardedConnection:
         tries = 0
@@ -426,6 +534,12 @@ class SqliteDatabase(Database):
         self._mutex = threading.Lock()
         self._statements = threading.Lock()
         self._writer = None
+        self._group = None
         self._idle = []
         self._opened = set()
         return inherited
+
+    def before_fork(self) -> None:
+        """Close what is not in use: a child that inherits an open file takes its locks for its own, and has none."""
+        if not self.in_memory:
+            self.close()
