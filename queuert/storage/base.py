@@ -56,8 +56,8 @@ class Database(ABC):
     dialect: str
     remedy = "run app.migrate(), or `queuert migrate`"
     """What to do when tables are missing or out of date."""
-    middleware: tuple[object, ...] = ()
-    """Put around every attempt, outside of all others: what a framework needs there."""
+    around_attempt: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Entered around every attempt, from before the handler to after the commit: what a framework needs there."""
 
     def __init__(self) -> None:
         self._thread = threading.local()

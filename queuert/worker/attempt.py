@@ -81,7 +81,7 @@ class AttemptRun:
         self._engine = engine
         self._chains = chains
         self._worker_id = worker_id
-        self._middleware = (*engine.database.middleware, *middleware, *job_type.middleware)
+        self._middleware = (*middleware, *job_type.middleware)
         self._backoff = job_type.resolve_backoff(backoff)
         self._claimed = time.monotonic() if claimed is None else claimed
         self._waited: float | None = None
@@ -96,6 +96,17 @@ class AttemptRun:
 
     def run(self) -> Outcome:
         """Run the handler; never raises an `Exception`."""
+        outcome: Outcome | None = None
+        try:
+            with self._engine.database.around_attempt():
+                outcome = self._run()
+        except Exception as error:
+            if outcome is None:
+                return self._ended(error)
+            logger.exception("What is around the attempts of %s raised after it had ended.", self.job.type_name)
+        return outcome
+
+    def _run(self) -> Outcome:
         self._waited = time.monotonic() - self._claimed
         try:
             decoded = self.job_type.decode_input(self.job.input)
