@@ -35,7 +35,7 @@ class SQLAlchemyProvider(Provider):
 
     With a `session_factory` (a `sessionmaker`, a `scoped_session`, or a function) the blocks of the library, such as
     `with job.complete() as session`, give an ORM session in the block's transaction; without one, the driver's connection. On
-    SQLite the engine's connections are given what the library needs (foreign keys, WAL, a transaction around savepoints), unless
+    SQLite the engine's connections get what the library needs (foreign keys, WAL, a transaction around savepoints), unless
     `configure_connections=False`. The engine stays yours: `app.close()` does not dispose of it.
     """
 
