@@ -230,6 +230,15 @@ def test_health_fails_without_a_schema(empty_pg_url: str, tmp_path: Path, run: R
         assert "FAIL  schema" in result.out
 
 
+def test_health_fails_on_a_schema_of_a_newer_library(shop: Shop, run: Run) -> None:
+    with shop.app.transaction() as tx:
+        tx.execute("INSERT INTO queuert_migration (name, applied_at) VALUES ('9999_later', '2026-01-01T00:00:00Z')")
+    result = run("health", "--url", shop.url)
+    assert result.code == 1
+    assert "ok    database" in result.out
+    assert "FAIL  schema" in result.out
+
+
 def test_health_fails_without_a_database(tmp_path: Path, run: Run) -> None:
     garbage = tmp_path / "garbage.db"
     garbage.write_bytes(b"not a database, whatever its name says" * 100)
@@ -490,6 +499,7 @@ def test_trigger_runs_a_scheduled_job_now(shop: Shop, run: Run) -> None:
     job = shop.app.get_job(shop.scheduled)
     assert job is not None
     assert job.scheduled_at <= datetime.now(timezone.utc) + timedelta(seconds=60)
+    assert [e.actor[:3] for e in shop.app.timeline(shop.scheduled) if e.event == "TRIGGERED" and e.actor] == ["cli"]
     assert run("trigger", shop.failed, "--url", shop.url).code == 1
     assert run("trigger", "--type", "mail", "--yes", "--url", shop.url).out == "Triggered 2 jobs.\n"
 

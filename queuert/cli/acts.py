@@ -10,6 +10,7 @@ on the chains of the jobs; only jobs that are the newest of their chain count, s
 from __future__ import annotations
 
 import argparse
+import getpass
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ ACTS: Final = (
         "Retried",
         "chain",
         (Status.FAILED,),
-        lambda app, ids, args: app.retry_chains(ids),
+        lambda app, ids, args: app._chains.retry(ids, None, actor=actor()),
         also=(Status.CANCELLED,),
     ),
     Act(
@@ -56,9 +57,9 @@ ACTS: Final = (
         "Cancelled",
         "chain",
         (Status.BLOCKED, Status.PENDING, Status.RUNNING),
-        lambda app, ids, args: app.cancel_chains(ids, cascade=args.cascade),
+        lambda app, ids, args: app._chains.cancel(ids, None, cascade=args.cascade, actor=actor()),
     ),
-    Act("trigger", "Triggered", "job", (Status.PENDING,), lambda app, ids, args: app.trigger_jobs(ids)),
+    Act("trigger", "Triggered", "job", (Status.PENDING,), lambda app, ids, args: app._chains.trigger(ids, None, actor=actor())),
     Act(
         "delete",
         "Deleted",
@@ -75,6 +76,14 @@ HELP: Final = {
     "trigger": ("run scheduled jobs now", "queuert trigger --app shop:app --type send-mail"),
     "delete": ("delete chains with all their jobs and history", "queuert delete --app shop:app --status cancelled"),
 }
+
+
+def actor() -> str:
+    """Who does it, for the timeline."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except Exception:  # no such user, in a container
+        return "cli"
 
 
 def add(commands: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; its exit code."""
     for stream in (sys.stdout, sys.stderr):
         # Text of jobs may hold what this terminal's encoding cannot show: never fail over that.
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     args: argparse.Namespace | None = None
     try:

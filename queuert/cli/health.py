@@ -6,7 +6,7 @@ import argparse
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from queuert import Queuert, UnsupportedDatabaseError
+from queuert import Queuert, SchemaVersionError, UnsupportedDatabaseError
 from queuert.cli.exits import OK, REFUSED, UsageError
 from queuert.cli.loading import open_app
 from queuert.cli.messages import hide_secrets, message_of
@@ -76,6 +76,8 @@ def examine(args: argparse.Namespace) -> list[Check]:
     except (UsageError, UnsupportedDatabaseError):
         raise
     except Exception as error:  # whatever the driver raises: the probe must answer
+        if isinstance(error, SchemaVersionError) and not checks:
+            checks.append(Check("database", True, "can be reached"))
         name = ("database", "schema", "waiting", "leases")[len(checks)]
         checks.append(Check(name, False, one_line(hide_secrets(message_of(error)), 500)))
     return checks

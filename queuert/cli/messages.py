@@ -18,8 +18,6 @@ _SECRETIVE = re.compile(
 def message_of(error: BaseException) -> str:
     """What to tell a person who did not write the code."""
     text = " ".join(str(error).split())
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("psycopg"):
-        return "PostgreSQL needs psycopg: pip install 'queuert[postgres]'."
     if isinstance(error, (QueuertError, CommandError)):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

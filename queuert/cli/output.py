@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, TextIO, Union
+from typing import Any, Final, Literal, NamedTuple, TextIO, Union
 
 from queuert.model import Status
 
@@ -27,6 +27,8 @@ STYLES: Final = {
     Status.FAILED: "red",
     Status.CANCELLED: "dim",
 }
+
+IDS: Final = ("id", "job", "example")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -149,7 +151,9 @@ def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Content]], right
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        # An id is there to be copied: the others give way.
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column in IDS)
     for row in rows:
         table.add_row(*(_rich_text([cell]) for cell in row))
     return table

@@ -85,18 +85,14 @@ class Supervisor:
         watched, held = os.pipe()  # held by this process alone, until it ends in whatever way
         try:
             with self._signals() as woken:
-                try:
-                    while True:
-                        self._pass_signals_on()
-                        self._look_after_children()
-                        if self._stopping and not self._alive():
-                            return self._code
-                        self._start_due(watched)
-                        select.select([woken], [], [], self._patience())
-                        _drain(woken)
-                except BaseException:
-                    self._send(signal.SIGKILL)
-                    raise
+                while True:
+                    self._pass_signals_on()
+                    self._look_after_children()
+                    if self._stopping and not self._alive():
+                        return self._code
+                    self._start_due(watched)
+                    select.select([woken], [], [], self._patience())
+                    _drain(woken)
         finally:
             os.close(watched)
             os.close(held)
@@ -194,19 +190,20 @@ class Supervisor:
             self._send(signal.SIGTERM)
             return
         lived = time.monotonic() - child.started
-        child.failures = 0 if lived >= self._well_after else child.failures + 1
-        delay = self._delay(child.failures)
-        child.due = time.monotonic() + delay
+        delay = self._back_off(child)
         logger.warning(
             "Process %d (pid %d) ended after %.1f s with %s; a new one starts in %.1f s.",
             *(child.number, pid, lived, _reason(code), delay),
         )
 
-    def _delay(self, failures: int) -> float:
-        if failures == 0:
-            return 0.0
-        doubled: float = self._first_delay * 2.0 ** min(failures - 1, 30)
-        return min(doubled, self._longest_delay)
+    def _back_off(self, child: _Child) -> float:
+        """Set when the place gets its next process; in how many seconds."""
+        now = time.monotonic()
+        child.failures = 0 if now - child.started >= self._well_after else child.failures + 1
+        doubled = self._first_delay * 2.0 ** min(child.failures - 1, 30)
+        delay = min(doubled, self._longest_delay) if child.failures else 0.0
+        child.due = now + delay
+        return delay
 
     def _patience(self) -> float | None:
         """How long to wait at most: until a child is due, or to be killed."""

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
-from queuert import Queuert, QueuertError
+from queuert import DatabaseUnavailableError, Queuert
 from queuert.cli import stats
 from queuert.cli.exits import OK
 from queuert.cli.loading import open_app
-from queuert.cli.messages import hide_secrets
+from queuert.cli.messages import hide_secrets, message_of
 from queuert.cli.output import Cell, Output, is_terminal, terminal_size
 from queuert.cli.parser import add_command
 from queuert.cli.values import duration
@@ -70,8 +70,11 @@ def _frame(app: Queuert, args: argparse.Namespace, live: bool) -> str:
     out = Output(text, terminal=live)
     try:
         _draw(out, app, args)
-    except QueuertError as error:  # a database that is restarting comes back
-        out.line(Cell(hide_secrets(str(error)), "red"))
+    except Exception as error:
+        if not isinstance(error, DatabaseUnavailableError) and not app._database.is_transient(error):
+            raise
+        # A database that is restarting comes back.
+        out.line(Cell(hide_secrets(message_of(error)), "red"))
     return text.getvalue()
 
 

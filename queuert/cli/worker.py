@@ -34,6 +34,7 @@ def add(commands: Any) -> None:
         database=False,
     )
     command.add_argument("app", nargs="?", metavar="MODULE:APP", help="the application's Queuert object (or QUEUERT_APP)")
+    command.add_argument("--app", dest="app_option", metavar="MODULE:APP", help="the same, as the other commands take it")
     command.add_argument(
         "-c", "--concurrency", type=positive, default=1, metavar="N", help="jobs at a time, in each process (1)"
     )
@@ -51,7 +52,9 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    spec = args.app or os.environ.get("QUEUERT_APP")
+    if args.app and args.app_option:
+        raise UsageError("Name the application once: MODULE:APP or --app.")
+    spec = args.app or args.app_option or os.environ.get("QUEUERT_APP")
     if not spec:
         raise UsageError("Which application? Pass MODULE:APP, such as shop:app, or set QUEUERT_APP.")
     if args.processes > 1:
