@@ -468,7 +468,8 @@ class Queuert(DefinesJobTypes):
 
     def drain(self, *, timeout: Duration = 10, types: Iterable[Any] | None = None) -> int:
         """Run everything due, in this thread, until nothing is; the number of attempts run."""
-        return drain(self._engine, self._chains, timeout=timeout, types=types)
+        with self._engine.explained():
+            return drain(self._engine, self._chains, timeout=timeout, types=types)
 
 
 def _database(target: object, *, synchronous: Any, busy_timeout: Any, check_foreign_keys: bool, **postgres: Any) -> Database:

@@ -126,7 +126,7 @@ def test_a_payload_over_the_limit_is_refused_with_its_size(target: str) -> None:
         app.declare("work")
         fits = "ü" * 49  # two bytes each, and the quotes
         chain = app.start_chain("work", fits)
-        with pytest.raises(JobTypeValidationError, match="102 bytes.*max_payload_bytes.*reference") as raised:
+        with pytest.raises(JobTypeValidationError, match=r"102 bytes.*max_payload_bytes.*reference") as raised:
             app.start_chain("work", fits + "ü")
         assert raised.value.code == "invalid_input"
         with app.complete_chain(chain.id) as tail:
