@@ -63,20 +63,20 @@ NOT_JSON: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NOT_JSON)
-def test_what_is_not_json_is_refused_as_input_also_for_untyped_jobs(app: Queuert, kind: str) -> None:
+def test_what_is_not_json_is_refused_as_input_also_for_untyped_jobs(app: Queuert) -> None:
     app.declare("work")
     chain = app.start_chain("work", "usable")
     with app.transaction() as tx:
-        with refused("invalid_input"):
-            app.start_chain("work", NOT_JSON[kind](), conn=tx)
-        with refused("invalid_input"):
-            app.start_chains([NewChain("work", 1), NewChain("work", {"a": NOT_JSON[kind]()})], conn=tx)
-        with app.complete_chain(chain.id, conn=tx) as tail:
+        for make in NOT_JSON.values():
             with refused("invalid_input"):
-                tail.continue_with("work", NOT_JSON[kind]())
-            with refused("invalid_output"):
-                tail.finish(NOT_JSON[kind]())
+                app.start_chain("work", make(), conn=tx)
+            with refused("invalid_input"):
+                app.start_chains([NewChain("work", 1), NewChain("work", {"a": make()})], conn=tx)
+            with app.complete_chain(chain.id, conn=tx) as tail:
+                with refused("invalid_input"):
+                    tail.continue_with("work", make())
+                with refused("invalid_output"):
+                    tail.finish(make())
         kept = app.start_chain("work", "kept", conn=tx)
     assert {c.id: c.status for c in app.list_chains()} == {chain.id: Status.PENDING, kept.id: Status.PENDING}
 
@@ -94,22 +94,23 @@ def test_a_handler_that_returns_what_is_not_json_fails_its_attempt(app: Queuert)
         assert (job.status, job.output) == (Status.FAILED, None), job.input
 
 
-@pytest.mark.parametrize("value", ["a\x00b", {"a\x00": 1}, ["deep", {"x": ["\x00"]}]])
-def test_a_nul_is_refused_on_postgres_and_kept_on_sqlite(app: Queuert, value: Any) -> None:
+def test_a_nul_is_refused_on_postgres_and_kept_on_sqlite(app: Queuert) -> None:
     app.declare("work")
-    if is_postgres(app):
-        with app.transaction() as tx:
-            with pytest.raises(JobTypeValidationError, match="NUL") as raised:
-                app.start_chain("work", value, conn=tx)
-            assert raised.value.code == "invalid_input"
-            chain = app.start_chain("work", "usable", conn=tx)
-        with app.complete_chain(chain.id) as tail, refused("invalid_output"):
-            tail.finish(value)
-    else:
-        chain = app.start_chain("work", value)
-        found = app.get_chain(chain.id)
-        assert found is not None
-        assert found.input == value
+    values: list[Any] = ["a\x00b", {"a\x00": 1}, ["deep", {"x": ["\x00"]}]]
+    for value in values:
+        if is_postgres(app):
+            with app.transaction() as tx:
+                with pytest.raises(JobTypeValidationError, match="NUL") as raised:
+                    app.start_chain("work", value, conn=tx)
+                assert raised.value.code == "invalid_input"
+                chain = app.start_chain("work", "usable", conn=tx)
+            with app.complete_chain(chain.id) as tail, refused("invalid_output"):
+                tail.finish(value)
+        else:
+            chain = app.start_chain("work", value)
+            found = app.get_chain(chain.id)
+            assert found is not None
+            assert found.input == value
 
 
 def test_text_that_only_looks_like_a_nul_is_fine(app: Queuert) -> None:
@@ -146,7 +147,7 @@ def test_the_default_limit_is_a_mebibyte(app: Queuert) -> None:
     assert found.input == fits
 
 
-@pytest.mark.parametrize("spelling", [str, str.upper, lambda s: s.replace("-", ""), lambda s: f"{{{s}}}"])
+@pytest.mark.parametrize("spelling", [str.upper, lambda s: f"{{{s}}}"])
 def test_a_taken_id_is_an_error_and_the_transaction_stays_usable(app: Queuert, spelling: Callable[[str], str]) -> None:
     app.declare("work")
     blocker = app.start_chain("work", "blocker")

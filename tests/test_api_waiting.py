@@ -194,21 +194,19 @@ def test_a_running_chain_is_waited_for(app: Queuert) -> None:
         assert waiter.result().output == "by the handler"
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
+def test_bad_options_are_refused(app: Queuert) -> None:
+    chain = app.start_chain("work")
+    cases: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"timeout": -1}, ValueError),
         ({"timeout": "1"}, TypeError),
         ({"timeout": float("nan")}, ValueError),
         ({"timeout": 1, "poll_interval": 0}, ValueError),
         ({"timeout": 1, "poll_interval": -1}, ValueError),
         ({"timeout": 1, "poll_interval": "1"}, TypeError),
-    ],
-)
-def test_bad_options_are_refused(app: Queuert, options: dict[str, Any], error: type[Exception]) -> None:
-    chain = app.start_chain("work")
-    with pytest.raises(error):
-        app.wait_for(chain, **options)
+    ]
+    for options, error in cases:
+        with pytest.raises(error):
+            app.wait_for(chain, **options)
 
 
 def test_without_a_timeout_it_waits_for_as_long_as_it_takes(app: Queuert) -> None:
