@@ -44,7 +44,7 @@ MARGIN = 0.001
 """Seconds after a job is due to look for it: SQLite's clock has milliseconds."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """Seconds to look again for jobs that are due and could not be claimed: they are locked, or still run here."""
-OUTAGE_PAUSE, LONGEST_OUTAGE_PAUSE = 0.1, 5.0
+OUTAGE_PAUSE, LONGEST_OUTAGE_PAUSE = 0.1, 2.0
 
 
 class Dispatcher:

@@ -27,9 +27,13 @@ class Housekeeper:
         self._stopping.set()
 
     def run(self) -> None:
+        failing = False
         while not self._stopping.is_set():
             try:
                 self._chore(self._stopping, self._worker_id)
-            except Exception:
-                logger.exception("A chore of the worker failed; it is called again later.")
+                failing = False
+            except Exception as error:
+                if not failing:  # once is enough: it may be the database that is away
+                    logger.warning("A chore of the worker failed; it is called again later.", exc_info=error)
+                failing = True
             self._stopping.wait(INTERVAL * random.uniform(0.8, 1.2))

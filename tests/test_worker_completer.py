@@ -1,0 +1,248 @@
+"""Results are committed in groups, and one bad result harms no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from support import eventually
+
+from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
+from queuert.chains import Chains
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the groups that were completed."""
+    sizes: list[int] = []
+    complete = Chains.complete
+
+    def counting(self: Chains, session: Any, worker: Any, completions: Any, **options: Any) -> Any:
+        sizes.append(len(completions))
+        return complete(self, session, worker, completions, **options)
+
+    monkeypatch.setattr(Chains, "complete", counting)
+    return sizes
+
+
+def finished(app: Queuert) -> bool:
+    return not app.list_jobs(statuses=["pending", "running"], limit=1).items
+
+
+def test_results_are_committed_in_groups(app: Queuert, groups: list[int]) -> None:
+    app.job("job")(lambda job: job.input)
+    app.start_chains([NewChain("job", n) for n in range(1000)])
+    with app.worker(concurrency=10):
+        eventually(lambda: finished(app), timeout=30)
+    assert sum(groups) == 1000
+    assert max(groups) > 20
+    assert {job.output for job in app.list_jobs(limit=1000).items} <= set(range(1000))
+
+
+def test_slots_wait_when_results_pile_up(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queuert.worker.completer.QUEUE", 5)
+    monkeypatch.setattr("queuert.worker.completer.GROUP", 2)
+    ran = [0]
+
+    @app.job("job")
+    def handler(job: RunningJob[None]) -> None:
+        ran[0] += 1
+
+    app.start_chains([NewChain("job") for _ in range(100)])
+    blocked = threading.Event()
+    end = Chains.complete
+
+    def slow(self: Chains, *args: Any, **kwargs: Any) -> Any:
+        blocked.wait(10)
+        return end(self, *args, **kwargs)
+
+    monkeypatch.setattr(Chains, "complete", slow)
+    with app.worker(concurrency=3):
+        # Two being written, five in the queue, three in the hands of slots.
+        eventually(lambda: ran[0] >= 3)
+        time.sleep(0.3)
+        assert ran[0] <= 10
+        blocked.set()
+        eventually(lambda: finished(app), timeout=30)
+    assert ran[0] == 100
+
+
+def test_one_refused_result_does_not_take_its_group_down(app: Queuert, groups: list[int]) -> None:
+    """A continuation whose id is taken already, in the middle of a group."""
+    gate = threading.Barrier(8)
+    taken = app.start_chain(app.declare("other"))
+
+    @app.job("job", backoff=Backoff(initial=1000))
+    def handler(job: RunningJob[int]) -> Any:
+        gate.wait(10)
+        if job.input == 5:
+            return job.continue_with("other", id=taken.id)
+        return job.continue_with("other") if job.input % 2 else job.input
+
+    chains = app.start_chains([NewChain("job", n) for n in range(8)])
+    with app.worker(concurrency=8):
+        for n, chain in enumerate(chains):
+            [attempt] = eventually(lambda chain=chain: app.attempts(chain.id))
+            assert attempt.outcome == ("failed" if n == 5 else "succeeded")
+    [attempt] = app.attempts(chains[5].id)
+    assert attempt.error_code == "INTERNAL:DuplicateJobIdError"
+    assert attempt.retry_at is not None
+    assert [len(app.list_chain_jobs(chain.id).items) for chain in chains] == [1, 2, 1, 2, 1, 1, 1, 2]
+
+
+def test_an_error_text_that_cannot_be_stored_does_not_stop_anything(app: Queuert) -> None:
+    @app.job("job", max_attempts=1)
+    def handler(job: RunningJob[None]) -> None:
+        raise ValueError("\x00 and \udcff and \U0010ffff")
+
+    app.job("fine")(lambda job: "fine")
+    with app.worker():
+        assert app.wait_for(app.start_chain("job"), timeout=10, raise_on_failure=False).status == "failed"
+        assert app.wait_for(app.start_chain("fine"), timeout=10).output == "fine"
+
+
+@pytest.mark.parametrize("ends", ["returns", "continues", "raises"])
+def test_a_result_whose_row_is_locked_delays_only_itself(pg_url: str, ends: str) -> None:
+    with Queuert(pg_url) as app:
+        gate = threading.Barrier(2)
+
+        @app.job("locked", lease=Lease(duration=2))
+        def locked(job: RunningJob[None]) -> Any:
+            gate.wait(10)
+            gate.wait(10)
+            if ends == "raises":
+                raise RuntimeError
+            return job.continue_with("next") if ends == "continues" else "done"
+
+        app.declare("next")
+        app.job("fine")(lambda job: "fine")
+        chain = app.start_chain(locked)
+        with app.worker(concurrency=2) as worker:
+            gate.wait(10)
+            with app.transaction() as tx:
+                tx.execute("SELECT 1 FROM queuert_job WHERE id = %s FOR UPDATE", (chain.id,))
+                gate.wait(10)
+                # The calls of this thread would need the connection: another one looks.
+                results: list[Any] = []
+
+                def others() -> None:
+                    for _ in range(5):
+                        results.append(app.wait_for(app.start_chain("fine"), timeout=5).output)
+
+                thread = threading.Thread(target=others)
+                thread.start()
+                thread.join(20)
+                assert results == ["fine"] * 5
+                time.sleep(3.5)  # longer than the lease, and until it is waited for alone
+            [attempt] = eventually(lambda: app.attempts(chain.id))
+            assert attempt.outcome == ("failed" if ends == "raises" else "succeeded")
+            assert attempt.worker_id == worker.id
+
+
+def test_a_passing_error_is_ridden_out_and_nothing_is_lost(app: Queuert) -> None:
+    app.job("job")(lambda job: time.sleep(0.02))
+    database = app._engine.database
+    was_transient = database.is_transient
+    run = database.run
+    failures = [0]
+
+    class Gone(Exception):
+        pass
+
+    def flaky(work: Any, **options: Any) -> Any:
+        if time.monotonic() % 0.5 < 0.15:
+            failures[0] += 1
+            raise Gone
+        return run(work, **options)
+
+    database.is_transient = lambda error: isinstance(error, Gone) or was_transient(error)  # type: ignore[method-assign]
+    chains = app.start_chains([NewChain("job", n) for n in range(50)])
+    database.run = flaky  # type: ignore[method-assign]
+    try:
+        with app.worker(concurrency=3, reap_interval=3600):
+            for chain in chains:
+                app.wait_for(chain, timeout=30)
+                time.sleep(0.01)
+    finally:
+        database.run = run  # type: ignore[method-assign]
+    assert failures[0] > 0
+    assert [[attempt.outcome for attempt in app.attempts(chain.id)] for chain in chains] == [["succeeded"]] * 50
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["it had committed", "it had not"])
+@pytest.mark.parametrize("again", [False, True], ids=["recovered at once", "recovered by the next try"])
+def test_the_answer_to_commit_is_lost(pg_url: str, committed: bool, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection dies around COMMIT; the job completes once, whatever happened."""
+    import psycopg
+
+    with Queuert(pg_url) as app:
+        ran = []
+        app.job("job")(lambda job: ran.append(job.attempt))
+        commit = psycopg.Connection.commit
+        lost = [0]
+
+        def losing(self: Any) -> None:
+            if threading.current_thread().name.endswith("-completer") and not lost[0]:
+                lost[0] += 1
+                if committed:
+                    commit(self)
+                self.pgconn.finish()
+                raise psycopg.OperationalError("the connection is lost")
+            commit(self)
+
+        monkeypatch.setattr(psycopg.Connection, "commit", losing)
+        if again:
+            from queuert.worker.outcomes import _Group
+
+            recover, failed = _Group.recover, []
+
+            def failing(self: Any, session: Any) -> Any:
+                if not failed:
+                    failed.append(True)
+                    raise psycopg.OperationalError("still lost")
+                return recover(self, session)
+
+            monkeypatch.setattr(_Group, "recover", failing)
+        with app.worker():
+            chain = app.wait_for(app.start_chain("job"), timeout=20)
+        assert lost == [1]
+        assert ran == [1]
+        assert [attempt.outcome for attempt in app.attempts(chain.id)] == ["succeeded"]
+
+
+def test_stop_gives_up_on_a_database_that_is_gone(app: Queuert) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    @app.job("job")
+    def handler(job: RunningJob[None]) -> None:
+        entered.set()
+        leave.wait(20)
+
+    chain = app.start_chain(handler)
+    database = app._engine.database
+    run, was_transient = database.run, database.is_transient
+
+    class Gone(Exception):
+        pass
+
+    def gone(*args: Any, **kwargs: Any) -> Any:
+        raise Gone
+
+    database.is_transient = lambda error: isinstance(error, Gone) or was_transient(error)  # type: ignore[method-assign]
+    worker = app.worker(name="w1")
+    worker.start()
+    entered.wait(10)
+    database.run = gone  # type: ignore[method-assign]
+    try:
+        leave.set()
+        started = time.monotonic()
+        worker.stop(timeout=0.5)
+        assert time.monotonic() - started < 5
+        eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("queuert-w1-")])
+    finally:
+        database.run = run  # type: ignore[method-assign]
+    job = app.get_job(chain.id)
+    assert job is not None
+    assert job.status == "running", "its lease runs out, and it runs again"

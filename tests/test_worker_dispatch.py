@@ -1,0 +1,224 @@
+"""When jobs start: on a notice, on time, in order, and never held back by others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import eventually
+
+from queuert import Backoff, NewChain, Queuert, RunningJob
+from queuert.storage.repository import Level, Repository
+
+FOREVER = 3600
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What every claim asked for and got."""
+    made: list[dict[str, Any]] = []
+    claim = Repository.claim_jobs
+
+    def recording(self: Repository, session: Any, **options: Any) -> Any:
+        jobs = claim(self, session, **options)
+        made.append({**options, "got": len(jobs)})
+        return jobs
+
+    monkeypatch.setattr(Repository, "claim_jobs", recording)
+    return made
+
+
+def started_after(app: Queuert, start: Callable[[], Any]) -> float:
+    """Seconds from the call to the start of the handler, with a worker that does not poll."""
+    at: list[float] = []
+    app.job("job")(lambda job: at.append(time.monotonic()))
+    with app.worker(poll_interval=FOREVER) as worker:
+        worker.events.watch()
+        worker._crew._dispatcher.scheduled("")  # type: ignore[union-attr]
+        worker.events.wait("looked")
+        time.sleep(0.1)
+        before = time.monotonic()
+        start()
+        eventually(lambda: at)
+    return at[0] - before
+
+
+def test_a_commit_wakes_the_worker(app: Queuert) -> None:
+    assert started_after(app, lambda: app.start_chain("job")) < 1
+
+
+def test_the_commit_of_a_block_wakes_the_worker(app: Queuert) -> None:
+    def start() -> None:
+        with app.transaction() as tx:
+            app.start_chain("job", conn=tx)
+
+    assert started_after(app, start) < 1
+
+
+def test_a_scheduled_job_starts_on_time(app: Queuert) -> None:
+    waited = started_after(app, lambda: app.start_chain("job", after=0.7))
+    assert 0.65 < waited < 1.7
+
+
+def test_a_job_that_was_scheduled_before_the_worker_started_starts_on_time(app: Queuert) -> None:
+    at: list[float] = []
+    app.job("job")(lambda job: at.append(time.monotonic()))
+    before = time.monotonic()
+    app.start_chain("job", after=0.7)
+    app.start_chain("job", after=FOREVER, priority=50)
+    with app.worker(poll_interval=FOREVER):
+        eventually(lambda: at)
+    assert 0.65 < at[0] - before < 1.7
+
+
+def test_a_trigger_and_an_unblocking_wake_the_worker(app: Queuert) -> None:
+    app.job("job")(lambda job: "ran")
+    later = app.start_chain("job", after=FOREVER)
+    blocker = app.start_chain(app.declare("other"))
+    blocked = app.start_chain("job", blockers=[blocker])
+    with app.worker(poll_interval=FOREVER):
+        app.trigger_job(later.id)
+        assert app.wait_for(later, timeout=5).output == "ran"
+        with app.complete_chain(blocker.id) as tail:
+            tail.finish()
+        assert app.wait_for(blocked, timeout=5).output == "ran"
+
+
+def test_a_retry_after_a_backoff_starts_on_time(app: Queuert) -> None:
+    at: list[float] = []
+
+    @app.job("job", backoff=Backoff(initial=0.5, jitter=0))
+    def handler(job: RunningJob[None]) -> None:
+        at.append(time.monotonic())
+        if job.attempt == 1:
+            raise RuntimeError
+
+    with app.worker(poll_interval=FOREVER):
+        app.wait_for(app.start_chain("job"), timeout=10)
+    assert 0.45 < at[1] - at[0] < 1.5
+
+
+def test_the_highest_priority_first_then_the_longest_due(app: Queuert) -> None:
+    order: list[str] = []
+
+    @app.job("job")
+    def handler(job: RunningJob[str]) -> None:
+        order.append(job.input)
+
+    for name, priority in (("low", -5), ("first", 0), ("second", 0), ("high", 5)):
+        app.start_chain("job", name, priority=priority)
+        time.sleep(0.005)
+    with app.worker():
+        eventually(lambda: len(order) == 4)
+    assert order == ["high", "first", "second", "low"]
+
+
+def test_short_jobs_are_claimed_in_large_batches(app: Queuert, claims: list[dict[str, Any]]) -> None:
+    app.job("job")(lambda job: None)
+    app.start_chains([NewChain("job", n) for n in range(2000)])
+    with app.worker(concurrency=10):
+        eventually(lambda: not app.list_jobs(statuses=["pending", "running"], limit=1).items, timeout=60)
+    assert max(made["got"] for made in claims) >= 50
+    assert all(made["limit"] <= 100 for made in claims)
+
+
+def test_slow_jobs_are_not_prefetched(app: Queuert, claims: list[dict[str, Any]]) -> None:
+    app.job("job")(lambda job: time.sleep(0.15))
+    app.start_chains([NewChain("job", n) for n in range(12)])
+    with app.worker(concurrency=3):
+        eventually(lambda: not app.list_jobs(statuses=["pending", "running"], limit=1).items, timeout=60)
+    assert all(made["limit"] <= 4 for made in claims if made["got"])
+
+
+def test_jobs_that_wait_behind_a_slow_one_go_to_others(app: Queuert) -> None:
+    leave, stuck = threading.Event(), threading.Event()
+    where: dict[int, str] = {}
+
+    @app.job("job")
+    def handler(job: RunningJob[int]) -> None:
+        where[job.input] = threading.current_thread().name
+        if job.input == 150:
+            stuck.set()
+            leave.wait(30)
+
+    app.start_chains([NewChain("job", n) for n in range(300)])
+    with app.worker(name="slow", concurrency=1) as slow:
+        slow.events.watch()
+        assert stuck.wait(20)
+        slow.events.wait("returned")
+        with app.worker(name="quick"):
+            eventually(lambda: len(where) == 300, timeout=20)
+        leave.set()
+    assert where[299].startswith("queuert-quick")
+    assert {attempt.attempt for job in app.list_jobs(limit=300).items for attempt in app.attempts(job.id)} == {1}
+
+
+def test_an_idle_worker_does_not_ask(app: Queuert, claims: list[dict[str, Any]]) -> None:
+    app.job("job")(lambda job: None)
+    with app.worker(poll_interval=FOREVER, reap_interval=FOREVER) as worker:
+        worker.events.watch()
+        app.wait_for(app.start_chain("job"), timeout=10)
+        time.sleep(0.5)
+        before = len(claims)
+        time.sleep(1)
+        assert len(claims) - before <= 1
+
+
+def test_a_due_job_that_cannot_be_had_is_asked_for_less_and_less(pg_url: str, claims: list[dict[str, Any]]) -> None:
+    with Queuert(pg_url) as app:
+        app.job("job")(lambda job: "ran")
+        chain = app.start_chain("job")
+        worker = app.worker(poll_interval=FOREVER)
+        with app.transaction() as tx:
+            tx.execute("SELECT 1 FROM queuert_job FOR UPDATE")
+            worker.start()
+            time.sleep(2)
+            asked = len(claims)
+        try:
+            assert app.wait_for(chain, timeout=5).output == "ran"
+        finally:
+            worker.stop()
+        assert 4 < asked < 30
+
+
+def test_on_postgres_the_next_claim_starts_where_the_last_one_ended(pg_url: str, claims: list[dict[str, Any]]) -> None:
+    with Queuert(pg_url) as app:
+        order: list[int] = []
+
+        @app.job("job")
+        def handler(job: RunningJob[int]) -> None:
+            order.append(job.input)
+
+        app.start_chains([NewChain("job", n) for n in range(1500)])
+        with app.worker(concurrency=5):
+            eventually(lambda: len(order) == 1500, timeout=60)
+        assert sorted(order) == list(range(1500))
+        hinted = [made for made in claims if made["levels"]]
+        assert hinted
+        assert all(isinstance(level, Level) for made in hinted for level in made["levels"])
+        for before, after in zip(claims, claims[1:]):
+            if before["levels"] and before["got"] < before["limit"]:
+                assert not after["levels"], "a claim that came back short is made again from the start"
+
+
+def test_a_hint_does_not_hide_a_higher_priority(pg_url: str) -> None:
+    with Queuert(pg_url) as app:
+        order: list[str] = []
+        urgent = threading.Event()
+
+        @app.job("job")
+        def handler(job: RunningJob[str]) -> None:
+            order.append(job.input)
+            if job.input == "urgent":
+                urgent.set()
+            time.sleep(0.001)
+
+        app.start_chains([NewChain("job", "usual") for _ in range(6000)])
+        with app.worker(concurrency=2):
+            eventually(lambda: len(order) > 500)
+            app.start_chain("job", "urgent", priority=10)
+            assert urgent.wait(3)
+            assert len(order) < 6000
