@@ -357,7 +357,7 @@ def test_a_crash_loop_backs_off(supervise: Callable[..., tuple[subprocess.Popen[
     for gap, delay in zip(gaps, (0.2, 0.4, 0.8, 0.8, 0.8), strict=False):
         assert gap >= delay * 0.95  # the clock of the child starts a little later each time
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(10) in (0, 1)  # 1 if a child was just failing
 
 
 def test_a_child_that_was_well_is_replaced_at_once(
