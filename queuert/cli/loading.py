@@ -17,7 +17,7 @@ from typing import Any
 
 from queuert import Queuert
 from queuert.cli.exits import CommandError, UsageError
-from queuert.storage.urls import MEMORY, parse_target
+from queuert.storage.urls import MEMORY
 
 
 @contextmanager
@@ -118,7 +118,3 @@ def _refuse_missing_file(app: Queuert) -> None:
 
 def _never() -> str:
     raise AssertionError("A command line without the application starts no jobs.")
-
-
-def dialect_of(url: str) -> str:
-    return parse_target(url).dialect
