@@ -413,7 +413,7 @@ def test_misuse_fails_the_attempt(app: Queuert, ledger: Callable[[], list[int]],
         with job.complete() as tx:
             tx.execute("INSERT INTO ledger VALUES (1)")
         with job.complete() if misuse == "complete twice" else job.prepare():
-            pass
+            return None
 
     with app.worker():
         app.wait_for(app.start_chain(other), timeout=10)
@@ -422,9 +422,7 @@ def test_misuse_fails_the_attempt(app: Queuert, ledger: Callable[[], list[int]],
     assert ledger() == []
 
 
-def test_a_call_without_the_connection_in_complete_is_an_error_at_once(
-    app: Queuert, ledger: Callable[[], list[int]]
-) -> None:
+def test_a_call_without_the_connection_in_complete_is_an_error_at_once(app: Queuert, ledger: Callable[[], list[int]]) -> None:
     raised = []
 
     @app.job("forgetful")

@@ -98,6 +98,14 @@ def test_run_and_the_block_raise_what_killed_the_worker(app: Queuert) -> None:
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise ZeroDivisionError
 
+    def use(worker: Any, error: Exception | None = None) -> None:
+        with worker:
+            worker._crew._dispatcher._step = broken
+            app.start_chain("job")
+            eventually(lambda: worker.error)
+            if error is not None:
+                raise error
+
     worker = app.worker()
     worker.start()
     worker._crew._dispatcher._step = broken  # type: ignore[union-attr, method-assign]
@@ -105,16 +113,9 @@ def test_run_and_the_block_raise_what_killed_the_worker(app: Queuert) -> None:
     with pytest.raises(ZeroDivisionError):
         worker.run()
     with pytest.raises(ZeroDivisionError):
-        with worker:
-            worker._crew._dispatcher._step = broken  # type: ignore[union-attr, method-assign]
-            app.start_chain("job")
-            eventually(lambda: worker.error)
+        use(worker)
     with pytest.raises(KeyError, match="the body's own"):
-        with worker:
-            worker._crew._dispatcher._step = broken  # type: ignore[union-attr, method-assign]
-            app.start_chain("job")
-            eventually(lambda: worker.error)
-            raise KeyError("the body's own")
+        use(worker, KeyError("the body's own"))
 
 
 def test_a_database_without_tables_is_said_at_once(empty_target: str) -> None:
@@ -158,9 +159,8 @@ def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception]
 
 @pytest.mark.parametrize("timeout", [-1, "long", float("nan")])
 def test_a_bad_timeout_is_refused(timeout: Any) -> None:
-    with Queuert("sqlite:///:memory:") as app:
-        with pytest.raises((ValueError, TypeError)):
-            app.worker().stop(timeout=timeout)
+    with Queuert("sqlite:///:memory:") as app, pytest.raises((ValueError, TypeError)):
+        app.worker().stop(timeout=timeout)
 
 
 def test_no_lock_is_held_while_user_code_runs(app: Queuert) -> None:

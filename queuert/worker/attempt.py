@@ -161,7 +161,9 @@ class AttemptRun:
         if isinstance(result, Continuation):
             if result.job_id != self.job.id:
                 raise JobTypeValidationError(
-                    "invalid_continuation", "The handler returned the continuation of another job.", type_name=self.job.type_name
+                    "invalid_continuation",
+                    "The handler returned the continuation of another job.",
+                    type_name=self.job.type_name,
                 )
             return Completion(self.job, None, token, result.next_job, self._waited)
         output = self._engine.encode_output(self.job.type_name, result)
@@ -170,7 +172,8 @@ class AttemptRun:
     def _commit(self, completion: Completion) -> Outcome:
         """Complete the job in the handler's own transaction, and commit it."""
         session, block = self._session, self._block
-        assert session is not None and block is not None
+        assert session is not None
+        assert block is not None
         self._block = None
         try:
             try:

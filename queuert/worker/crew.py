@@ -77,9 +77,9 @@ class Crew:
         self._lock = threading.Lock()
         self._deadline = math.inf
         self._ending: threading.Thread | None = None
-        self._threads: dict[str, threading.Thread] = {}
+        self._threads: dict[threading.Thread, str] = {}
         self._subscription: Subscription | None = None
-        self._connections = options.concurrency + BACKGROUND_CONNECTIONS + len(options.chores)
+        self._reserved = 0
 
         self._keeper = LeaseKeeper(engine, worker_id, events)
         self._claimer = Claimer(engine, worker_id, options.types, options.lease)
@@ -105,7 +105,9 @@ class Crew:
         self._check()
         reserve = getattr(self._engine.database, "reserve", None)
         if reserve is not None:
-            reserve(self._connections)
+            connections = self._options.concurrency + BACKGROUND_CONNECTIONS + len(self._housekeepers)
+            reserve(connections)
+            self._reserved = connections
         channels = frozenset((Channel.SCHEDULED, Channel.OWNERSHIP_LOST))
         self._subscription = self._engine.notifier.subscribe(self._notice, channels=channels)
         self._spawn("leases", self._keeper.run)
@@ -137,14 +139,18 @@ class Crew:
             except BaseException as error:
                 self._died(thread, error)
             finally:
-                self._engine.database.thread_ends()
+                with self._lock:
+                    del self._threads[thread]
 
         thread = threading.Thread(target=main, name=f"queuert-{self._options.name}-{role}", daemon=True)
         with self._lock:
-            if role in self._threads:  # of several that wait for locks
-                role = f"{role}-{len(self._threads)}"
-            self._threads[role] = thread
-        thread.start()
+            self._threads[thread] = role
+        try:
+            thread.start()
+        except BaseException:
+            with self._lock:
+                del self._threads[thread]
+            raise
 
     def _died(self, thread: threading.Thread, error: BaseException) -> None:
         logger.critical("%s died; the worker %s stops.", thread.name, self.worker_id, exc_info=error)
@@ -227,15 +233,15 @@ class Crew:
 
     def is_own_thread(self) -> bool:
         """Whether the caller runs in one of the threads that would be waited for."""
-        return threading.current_thread() in self._threads.values()
+        return threading.current_thread() in self._threads
 
     def unfinished(self) -> list[str]:
-        """The handlers that still run."""
+        """The handlers that still run, and the results that are still to be written."""
         now = time.monotonic()
         return [
-            f"{held} (attempt {held.job.attempt}, for {now - (held.started or now):.1f} s)"
-            for held in self._slots.running_jobs()
-            if not held.over
+            f"{held} (its result is not written yet)" if held.over else f"{held} (for {now - held.started:.1f} s)"
+            for held in self._keeper.in_hand()
+            if held.started is not None
         ]
 
     def on_stop(self, callback: Callable[[], None]) -> None:
@@ -272,14 +278,14 @@ class Crew:
         if self._subscription is not None:
             self._subscription.close()
         release = getattr(self._engine.database, "release", None)
-        if release is not None:
-            release(self._connections)
+        if release is not None and self._reserved:
+            release(self._reserved)
 
     def _join(self, *roles: str, late: Callable[[], None] | None = None) -> None:
         """Wait for threads to end, however long that takes; `late` is called once if the deadline passes."""
-        for role, thread in list(self._threads.items()):
-            if not role.startswith(roles):
-                continue
+        with self._lock:
+            threads = [thread for thread, role in self._threads.items() if role.startswith(roles)]
+        for thread in threads:
             while thread.is_alive():
                 if late is None:
                     thread.join()
@@ -291,13 +297,7 @@ class Crew:
                     late = None
 
     def _tell_to_stop(self) -> None:
-        running = self.unfinished()
-        if running:
-            logger.warning(
-                "The worker %s stops, and %d handlers still run; they are told: %s.",
-                self.worker_id,
-                len(running),
-                ", ".join(running),
-            )
-        for held in self._slots.running_jobs():
+        running = self._slots.running_jobs()
+        logger.info("The worker %s tells %d handlers to stop.", self.worker_id, len(running))
+        for held in running:
             held.tell("stopping")

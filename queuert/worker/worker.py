@@ -124,7 +124,7 @@ class Worker:
 
     @property
     def unfinished(self) -> list[str]:
-        """After `stop()`: the handlers that still run, by type, id, attempt and time."""
+        """After `stop()`: the jobs whose handlers still run, or whose results are still to be written."""
         crew = self._crew
         return crew.unfinished() if crew is not None and crew.stopping else []
 
@@ -136,15 +136,17 @@ class Worker:
         with self._lock:
             if self.running:
                 raise QueuertError(f"The worker {self._id} runs already: stop it first, or make another.")
-            if self._crew is not None:
+            before = self._crew
+            if before is not None:
                 self._id = worker_id(self._options.name)
-            crew = Crew(self._engine, self._chains, self._options, self._id, self.events)
+            # Known before it starts: its first job may stop it.
+            crew = self._crew = Crew(self._engine, self._chains, self._options, self._id, self.events)
             try:
                 crew.start()
             except BaseException:
                 crew.stop(0)
+                self._crew = before
                 raise
-            self._crew = crew
         logger.info("The worker %s has started.", self._id)
         return crew
 
@@ -164,7 +166,7 @@ class Worker:
         if crew.error is not None:
             raise crew.error
         if not ended:
-            logger.warning("The worker %s has stopped, but handlers still run: %s.", self._id, ", ".join(self.unfinished))
+            logger.warning("The worker %s has stopped, but not finished: %s.", crew.worker_id, ", ".join(crew.unfinished()))
         return ended
 
     def run(self, *, timeout: Duration | None = STOP_TIMEOUT) -> bool:
