@@ -158,13 +158,14 @@ def _add_attempt(add: Any, attempt: Attempt) -> None:
     if attempt.outcome == "succeeded":
         add(step + 6, "SUCCEEDED", attempt.finished_at, worker, **number)
     elif attempt.outcome == "lost":
-        add(step + 4, "RECOVERED", attempt.finished_at, worker, **number, **problem)
+        # Not an act of the worker that died: whoever found its lease ended did this.
+        add(step + 4, "RECOVERED", attempt.finished_at, None, **number, worker=worker, **problem)
         if attempt.retry_at is None:
-            add(step + 4, "FAILED", attempt.finished_at, worker, **number, **problem)
+            add(step + 4, "FAILED", attempt.finished_at, None, **number, worker=worker, **problem)
     elif attempt.outcome == "failed":
         add(step + 4, "FAILED", attempt.finished_at, worker, **number, **problem)
     if attempt.retry_at is not None:
         detail = {**number, "retry_at": attempt.retry_at.isoformat()}
         if attempt.outcome == "rescheduled" and attempt.error_detail:
             detail["detail"] = attempt.error_detail
-        add(step + 5, "RETRY_SCHEDULED", attempt.finished_at, worker, **detail)
+        add(step + 5, "RETRY_SCHEDULED", attempt.finished_at, None if attempt.outcome == "lost" else worker, **detail)
