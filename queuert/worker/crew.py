@@ -139,6 +139,7 @@ class Crew:
             except BaseException as error:
                 self._died(thread, error)
             finally:
+                self._engine.database.thread_ends()
                 with self._lock:
                     del self._threads[thread]
 
@@ -259,6 +260,7 @@ class Crew:
             logger.critical("The worker %s could not end in order.", self.worker_id, exc_info=error)
             self.error = self.error or error
         finally:
+            self._engine.database.thread_ends()
             self.ended.set()
 
     def _end_in_order(self) -> None:
