@@ -11,7 +11,6 @@ skipped runs right after it, and one of an hour that comes twice runs once.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from typing import Any, Final, Literal, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from queuert.engine import Engine
-from queuert.job_types import JobType, check_name
+from queuert.job_types import JobType, check_blockers, check_entry, check_name
 from queuert.options import Duration, seconds
 from queuert.starting import NewChain, Starter
 from queuert.storage.base import Session
@@ -33,7 +32,8 @@ Missed = Literal["once", "all", "skip"]
 PREFIX: Final = "queuert:periodic:"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MOST_AT_ONCE: Final = 1_000
-GRACE: Final = 60.0  # seconds: a tick found later than this was missed
+ON_TIME: Final = 5.0  # seconds: ticks that are all found within this are each run, whatever was said of missed ones
+GRACE: Final = 60.0  # seconds: a tick found later than this is too old for "skip"
 
 
 class Schedule(Protocol):
@@ -50,10 +50,9 @@ class Interval:
     every: float
 
     def after(self, moment: datetime) -> datetime:
-        count = math.floor((moment - EPOCH).total_seconds() / self.every) + 1
-        tick = EPOCH + timedelta(seconds=count * self.every)
-        # Rounding must not give the same tick twice.
-        return tick if tick > moment else EPOCH + timedelta(seconds=(count + 1) * self.every)
+        # In whole microseconds: with fractions two processes might round to different ticks.
+        step = timedelta(microseconds=round(self.every * 1_000_000))
+        return EPOCH + ((moment - EPOCH) // step + 1) * step
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,12 @@ class Cron:
     def after(self, moment: datetime) -> datetime:
         from cronsim import CronSim  # an extra
 
-        tick: datetime = next(CronSim(self.expression, moment.astimezone(self.zone)))
-        return tick.astimezone(timezone.utc)
+        tick: datetime
+        for tick in CronSim(self.expression, moment.astimezone(self.zone)):
+            # In an hour that comes twice it names ticks by their first time, which may be over.
+            if (found := tick.astimezone(timezone.utc)) > moment:
+                return found
+        raise ValueError(f"{self.expression!r} does not come true any more.")
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,11 @@ class Periodic:
 
 @dataclass(frozen=True)
 class PeriodicStatus:
-    """What recurs, and when."""
+    """What recurs, and when; type and schedule are None where only the database knows of it."""
 
     name: str
-    type_name: str
-    schedule: str
+    type_name: str | None
+    schedule: str | None
     last_run_at: datetime | None
     next_run_at: datetime | None
 
@@ -116,35 +119,47 @@ class Ticker:
             raise TypeError("periodic goes above @app.job: it takes a job type.")
         if missed not in ("once", "all", "skip"):
             raise ValueError(f"missed must be 'once', 'all' or 'skip', not {missed!r}.")
-        key = check_name(name or job_type.name)
+        key = check_name(job_type.name if name is None else name)
         if key in self._all:
             raise ValueError(f"There is a schedule {key!r} already: give this one another name=.")
+        check_entry(self._engine.types.get(job_type))
+        check_blockers(job_type, [])
         self._engine.encode_input(job_type, input)
         self._all[key] = Periodic(key, job_type, _parse(schedule, tz), _describe(schedule, tz), input, missed)
 
     def status(self) -> list[PeriodicStatus]:
-        rows = {row[0]: row for row in self._engine.read(None, self._engine.repository.list_singletons)}
+        """Every schedule of this app."""
+        now, rows = self._engine.read(None, self._noted)
         found = []
         for periodic in self._all.values():
-            row = rows.get(PREFIX + periodic.name)
-            last, following = (row[3], row[4]) if row else (None, None)
+            last, following = rows.get(periodic.name, (None, None))
+            if following is None or (following > now and not _is_tick(periodic.schedule, following)):
+                following = periodic.schedule.after(now)  # no worker has looked at it yet
             found.append(PeriodicStatus(periodic.name, periodic.job_type.name, periodic.text, last, following))
         return found
+
+    def noted(self) -> list[PeriodicStatus]:
+        """Every schedule that workers have noted in the database, whoever's it is."""
+        _, rows = self._engine.read(None, self._noted)
+        return [PeriodicStatus(name, None, None, *times) for name, times in rows.items()]
+
+    def _noted(self, session: Session) -> tuple[datetime, dict[str, tuple[datetime | None, datetime | None]]]:
+        repository = self._engine.repository
+        rows = [row for row in repository.list_singletons(session) if row[0].startswith(PREFIX)]
+        return repository.clock(session), {row[0].removeprefix(PREFIX): (row[3], row[4]) for row in rows}
 
     def run_if_due(self, stop: threading.Event, owner: str) -> None:
         """Start what is due: called about once a second by every worker."""
         if not self._all or time.monotonic() < self._look_at:
             return
-        repository = self._engine.repository
         with self._engine.database.read() as session:
-            now = repository.clock(session)
-            due = {row[0]: row[4] for row in repository.list_singletons(session)}
+            now, noted = self._noted(session)
         waits = [GRACE]
         for periodic in tuple(self._all.values()):
             if stop.is_set():
                 return
             try:
-                following = self._tick(periodic, due.get(PREFIX + periodic.name), now)
+                following = self._tick(periodic, noted.get(periodic.name, (None, None))[1], now)
             except Exception:
                 logger.exception("The schedule %r could not start its chain; it is tried again.", periodic.name)
                 following = now
@@ -153,12 +168,13 @@ class Ticker:
 
     def _tick(self, periodic: Periodic, due: datetime | None, now: datetime) -> datetime:
         """Start what is due of one schedule; when it is due next."""
-        following = periodic.schedule.after(now)
-        if due is not None and periodic.schedule.after(due - timedelta(microseconds=1)) == due and due > now:
+        schedule = periodic.schedule
+        if due is not None and due > now and _is_tick(schedule, due):
             return due
         # Never seen before, or another schedule than the one that was noted: begin with its next tick.
-        fresh = due is None or due > now
-        ticks = [] if fresh or due is None else _ticks(periodic, due, now)
+        ticks = [] if due is None or due > now else _ticks(periodic, due, now)
+        # Of very many that were missed the rest is started next time.
+        following = schedule.after(ticks[-1] if len(ticks) == MOST_AT_ONCE else now)
         chains = [NewChain(periodic.job_type, periodic.input) for _ in ticks]
 
         def work(session: Session) -> bool:
@@ -176,18 +192,24 @@ class Ticker:
 def _ticks(periodic: Periodic, due: datetime, now: datetime) -> list[datetime]:
     """The ticks from the one that was due until now that are to be run."""
     if periodic.missed == "skip":
-        return [tick for tick in _until(periodic, due, now) if (now - tick).total_seconds() <= GRACE][-1:]
-    every = list(_until(periodic, due, now))
-    return every if periodic.missed == "all" else every[-1:]
+        due = max(due, periodic.schedule.after(now - timedelta(seconds=GRACE)))
+    found = list(_until(periodic.schedule, due, now))
+    if periodic.missed == "all" or (now - due).total_seconds() <= ON_TIME:
+        return found
+    return found[-1:]
 
 
-def _until(periodic: Periodic, due: datetime, now: datetime) -> Iterator[datetime]:
+def _until(schedule: Schedule, due: datetime, now: datetime) -> Iterator[datetime]:
     tick = due
     for _ in range(MOST_AT_ONCE):
         if tick > now:
             return
         yield tick
-        tick = periodic.schedule.after(tick)
+        tick = schedule.after(tick)
+
+
+def _is_tick(schedule: Schedule, moment: datetime) -> bool:
+    return schedule.after(moment - timedelta(microseconds=1)) == moment
 
 
 def _parse(schedule: str | Duration, tz: str | tzinfo) -> Schedule:
@@ -202,9 +224,13 @@ def _parse(schedule: str | Duration, tz: str | tzinfo) -> Schedule:
         raise ImportError("Cron expressions need a library: pip install 'queuert[cron]'.") from error
     cron = Cron(schedule, _zone(tz))
     try:
-        next(CronSim(schedule, datetime.now(cron.zone)))
-    except (CronSimError, StopIteration) as error:
-        raise ValueError(f"{schedule!r} is not a cron expression that ever comes true: {error}") from None
+        CronSim(schedule, datetime.now(cron.zone))
+    except CronSimError as error:
+        raise ValueError(f"{schedule!r} is not a cron expression: {error}.") from None
+    try:
+        cron.after(datetime.now(timezone.utc))
+    except ValueError:
+        raise ValueError(f"{schedule!r} never comes true.") from None
     return cron
 
 
@@ -213,7 +239,7 @@ def _zone(tz: str | tzinfo) -> tzinfo:
         return tz
     try:
         return ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError) as error:
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # a directory of zones is an OSError
         raise ValueError(f"{tz!r} is not a known time zone (on Windows: pip install tzdata).") from error
 
 

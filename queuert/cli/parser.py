@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    from queuert.cli import acts, cleanup, demo, health, listing, migrate, schema, show, stats, top, worker
+    from queuert.cli import acts, cleanup, demo, health, listing, migrate, periodic, schema, show, stats, top, worker
 
     parser = Parser(
         prog="queuert",
@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"queuert {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, worker, migrate, stats, top, health, listing, show, acts, cleanup, schema):
+    for module in (demo, worker, migrate, stats, top, health, listing, show, periodic, acts, cleanup, schema):
         module.add(commands)
     return parser
 
