@@ -24,9 +24,7 @@ _STATUS_AT: Final = JOB_COLUMNS.index("status")
 _SUSPECT_AT: Final = JOB_COLUMNS.index("suspect")
 _IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "continued_to"))
 
-CLAIM_WINDOW: Final = (
-    2  # candidates looked at for each job asked for, so that rows locked by others do not leave it short
-)
+CLAIM_WINDOW: Final = 2  # candidates looked at for each job asked for, so that rows locked by others do not leave it short
 WIDEST_WINDOW: Final = 10_000
 
 
@@ -116,6 +114,7 @@ class Repository:
         self._time: Callable[[Any], Any] = _parse_iso if dialect == "sqlite" else _as_is
         # Ids are strings to the users, whatever the column's type.
         self._text_ids = (names.id_type or "text").lower() in ("text", "uuid")
+        self._lowest_id: object = -(2**63) if "int" in (names.id_type or "").lower() else ""
 
     # Creating
 
@@ -363,13 +362,13 @@ class Repository:
         return [row[0] for row in self._run(session, "job_types")]
 
     def list_jobs(self, session: Session, order: str, **filters: object) -> list[Job]:
-        return [self._job(row) for row in self._run(session, f"list_jobs_{order}", **filters)]
+        return [self._job(row) for row in self._run(session, f"list_jobs_{order}", **self._from_edge(order, filters))]
 
     def list_jobs_named(self, session: Session, order: str, **filters: object) -> list[Job]:
         return [self._job(row) for row in self._run(session, f"list_jobs_named_{order}", **filters)]
 
     def list_chains(self, session: Session, order: str, **filters: object) -> list[Chain]:
-        return [self._chain(row) for row in self._run(session, f"list_chains_{order}", **filters)]
+        return [self._chain(row) for row in self._run(session, f"list_chains_{order}", **self._from_edge(order, filters))]
 
     def list_chains_named(self, session: Session, order: str, **filters: object) -> list[Chain]:
         return [self._chain(row) for row in self._run(session, f"list_chains_named_{order}", **filters)]
@@ -379,6 +378,13 @@ class Repository:
 
     def list_blocked_jobs(self, session: Session, order: str, **filters: object) -> list[Job]:
         return [self._job(row) for row in self._run(session, f"list_blocked_jobs_{order}", **filters)]
+
+    def _from_edge(self, order: str, filters: dict[str, object]) -> dict[str, object]:
+        """Without a cursor SQLite would walk to the span's edge from the end of the index: make the edge the cursor."""
+        edge = filters["since" if order == "asc" else "until"]
+        if self.dialect != "sqlite" or filters["at"] is not None or edge is None:
+            return filters
+        return {**filters, "at": edge, "id": self._lowest_id}
 
     def list_attempts(self, session: Session, job_id: str) -> list[Attempt]:
         time = self._time
@@ -396,17 +402,13 @@ class Repository:
     def count_jobs(
         self, session: Session, types: Sequence[str], statuses: Sequence[str], limit: int | None
     ) -> list[tuple[str, Status, int]]:
-        rows = self._run(
-            session, "count_jobs", types=_dumps(types), statuses=_dumps(statuses), limit=self._limit(limit)
-        )
+        rows = self._run(session, "count_jobs", types=_dumps(types), statuses=_dumps(statuses), limit=self._limit(limit))
         return [(row[0], _STATUS[row[1]], row[2]) for row in rows]
 
     def count_attempts(
         self, session: Session, types: Sequence[str], statuses: Sequence[str], limit: int | None
     ) -> list[tuple[str, int, int]]:
-        rows = self._run(
-            session, "count_attempts", types=_dumps(types), statuses=_dumps(statuses), limit=self._limit(limit)
-        )
+        rows = self._run(session, "count_attempts", types=_dumps(types), statuses=_dumps(statuses), limit=self._limit(limit))
         return [(row[0], row[1], row[2]) for row in rows]
 
     def count_errors(self, session: Session, types: Sequence[str], limit: int | None) -> list[tuple[str, int, str]]:

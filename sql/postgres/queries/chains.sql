@@ -55,14 +55,18 @@ ORDER BY b.job_id, b.index;
 WITH RECURSIVE reached (chain_id) AS (
     SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)
     UNION
-    SELECT j.chain_id
+    SELECT waiting.chain_id
     FROM reached r
-    JOIN {job_blocker} b ON b.blocked_by_chain_id = r.chain_id
-    JOIN {job} j ON j.id = b.job_id
-    WHERE j.status = 'blocked'
-      AND (
-          SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
-      ) <> 'completed'
+    CROSS JOIN LATERAL (
+        SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
+    ) tail
+    CROSS JOIN LATERAL (
+        SELECT j.chain_id
+        FROM (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = r.chain_id OFFSET 0) b
+        CROSS JOIN LATERAL (SELECT j.chain_id, j.status FROM {job} j WHERE j.id = b.job_id OFFSET 0) j
+        WHERE j.status = 'blocked'
+    ) waiting
+    WHERE tail.status <> 'completed'
 )
 SELECT chain_id FROM reached;
 
@@ -70,8 +74,8 @@ SELECT chain_id FROM reached;
 -- params: ids
 -- The jobs that were given these chains as blockers, in whatever state.
 SELECT b.job_id
-FROM {job_blocker} b
-WHERE b.blocked_by_chain_id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id));
+FROM json_array_elements_text(:ids::json) AS i (id)
+CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = i.id::{id_type} OFFSET 0) b;
 
 -- name: blocker_chains
 -- params: ids
@@ -216,8 +220,13 @@ FOR UPDATE;
 -- Jobs outside these chains that still wait for one of them.
 SELECT b.job_id, j.chain_id, b.blocked_by_chain_id
 FROM json_array_elements_text(:ids::json) AS i (id)
-JOIN {job_blocker} b ON b.blocked_by_chain_id = i.id::{id_type}
-JOIN {job} j ON j.id = b.job_id
+CROSS JOIN LATERAL (
+    SELECT b.job_id, b.blocked_by_chain_id, b.index
+    FROM {job_blocker} b
+    WHERE b.blocked_by_chain_id = i.id::{id_type}
+    OFFSET 0
+) b
+CROSS JOIN LATERAL (SELECT j.chain_id, j.status FROM {job} j WHERE j.id = b.job_id OFFSET 0) j
 WHERE j.status NOT IN ('completed', 'cancelled')
   AND j.chain_id NOT IN (SELECT o.id::{id_type} FROM json_array_elements_text(:ids::json) AS o (id))
 ORDER BY b.job_id, b.index;
@@ -226,7 +235,9 @@ ORDER BY b.job_id, b.index;
 -- params: ids
 -- Forget that these chains were blockers.
 DELETE FROM {job_blocker} b
-WHERE b.blocked_by_chain_id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id));
+WHERE b.blocked_by_chain_id = ANY (
+    ARRAY(SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+);
 
 -- name: delete_chains
 -- params: ids
@@ -237,18 +248,24 @@ RETURNING j.chain_id, j.chain_type_name, j.deduplication_key;
 
 -- name: delete_unused_keys
 -- params: items
--- Drop deduplication keys that no chain carries any more.
+-- Drop deduplication keys that no chain carries any more. By their place: one that somebody has touched meanwhile has moved,
+-- and is not found.
 DELETE FROM {job_key} k
-USING json_to_recordset(:items::json) AS i (type_name text, key text)
-WHERE k.chain_type_name = i.type_name
-  AND k.deduplication_key = i.key
-  AND NOT EXISTS (
-      SELECT 1
-      FROM {job} t
-      WHERE t.chain_type_name = k.chain_type_name
-        AND t.deduplication_key = k.deduplication_key
-        AND t.continued_to IS NULL
-  );
+WHERE k.ctid = ANY (ARRAY(
+    SELECT found.place
+    FROM json_to_recordset(:items::json) AS i (type_name text, key text)
+    CROSS JOIN LATERAL (
+        SELECT k.ctid AS place
+        FROM {job_key} k
+        WHERE k.chain_type_name = i.type_name AND k.deduplication_key = i.key
+        LIMIT 1
+    ) found
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM {job} t
+        WHERE t.chain_type_name = i.type_name AND t.deduplication_key = i.key AND t.continued_to IS NULL
+    )
+));
 
 -- name: expired_chains
 -- params: type_name, status, age, after_at, after_id, limit

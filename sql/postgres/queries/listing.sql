@@ -39,17 +39,17 @@ ORDER BY j.created_at {direction}, j.id {direction};
 
 -- name: list_jobs_named
 -- params: job_ids, chain_ids, types, chain_types, statuses, since, until, at, id, limit
--- A page of the named jobs, or of the jobs of the named chains, by age.
+-- A page of the named jobs, or of the jobs of the named chains, by age. OFFSET 0 keeps to looking up each of them.
 SELECT {j_columns}
-FROM {job} j
-WHERE j.id IN (
-        SELECT n.id::{id_type} FROM json_array_elements_text(:job_ids::json) AS n (id)
-        UNION ALL
-        SELECT m.id
-        FROM json_array_elements_text(:chain_ids::json) AS n (id)
-        JOIN {job} m ON m.chain_id = n.id::{id_type}
-    )
-  AND (:types::json IS NULL OR j.type_name IN (SELECT n.name FROM json_array_elements_text(:types::json) AS n (name)))
+FROM (
+    SELECT n.id::{id_type} AS id FROM json_array_elements_text(:job_ids::json) AS n (id)
+    UNION
+    SELECT m.id
+    FROM json_array_elements_text(:chain_ids::json) AS n (id)
+    CROSS JOIN LATERAL (SELECT m.id FROM {job} m WHERE m.chain_id = n.id::{id_type} OFFSET 0) m
+) named
+CROSS JOIN LATERAL (SELECT j.* FROM {job} j WHERE j.id = named.id OFFSET 0) j
+WHERE (:types::json IS NULL OR j.type_name IN (SELECT n.name FROM json_array_elements_text(:types::json) AS n (name)))
   AND (:chain_types::json IS NULL
        OR j.chain_type_name IN (SELECT n.name FROM json_array_elements_text(:chain_types::json) AS n (name)))
   AND (:statuses::json IS NULL
@@ -92,19 +92,18 @@ ORDER BY r.created_at {direction}, r.id {direction};
 
 -- name: list_chains_named
 -- params: chain_ids, job_ids, types, statuses, root_only, since, until, at, id, limit
--- A page of the named chains, or of the chains of the named jobs, by age.
+-- A page of the named chains, or of the chains of the named jobs, by age. OFFSET 0 keeps to looking up each of them.
 SELECT {chain_columns}
-FROM {job} r
-JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1)
-WHERE r.id IN (
-        SELECT n.id::{id_type} FROM json_array_elements_text(:chain_ids::json) AS n (id)
-        UNION ALL
-        SELECT m.chain_id
-        FROM json_array_elements_text(:job_ids::json) AS n (id)
-        JOIN {job} m ON m.id = n.id::{id_type}
-    )
-  AND r.chain_id = r.id
-  AND (:types::json IS NULL OR r.type_name IN (SELECT n.name FROM json_array_elements_text(:types::json) AS n (name)))
+FROM (
+    SELECT n.id::{id_type} AS id FROM json_array_elements_text(:chain_ids::json) AS n (id)
+    UNION
+    SELECT m.chain_id
+    FROM json_array_elements_text(:job_ids::json) AS n (id)
+    CROSS JOIN LATERAL (SELECT m.chain_id FROM {job} m WHERE m.id = n.id::{id_type} OFFSET 0) m
+) named
+CROSS JOIN LATERAL (SELECT r.* FROM {job} r WHERE r.id = named.id AND r.chain_id = r.id OFFSET 0) r
+CROSS JOIN LATERAL (SELECT t.* FROM {job} t WHERE t.chain_id = r.id ORDER BY t.chain_index DESC LIMIT 1) t
+WHERE (:types::json IS NULL OR r.type_name IN (SELECT n.name FROM json_array_elements_text(:types::json) AS n (name)))
   AND (:statuses::json IS NULL
        OR t.status IN (SELECT n.name::{job_status} FROM json_array_elements_text(:statuses::json) AS n (name)))
   AND r.created_at >= coalesce(:since::timestamptz, '-infinity')
@@ -184,23 +183,38 @@ CROSS JOIN LATERAL (
     SELECT j.attempt
     FROM {job} j
     WHERE j.type_name = type.name AND j.status = state.name::{job_status}
+    ORDER BY j.created_at
     LIMIT :limit
 ) counted
 GROUP BY type.name, counted.attempt;
 
 -- name: count_errors
 -- params: types, limit
--- The most frequent error codes that jobs carry now, with an example of each.
-SELECT counted.error_code, count(*), min(counted.id::text)
-FROM (
-    SELECT j.error_code, j.id
-    FROM {job} j
-    WHERE j.error_code IS NOT NULL
-      AND j.type_name IN (SELECT t.name FROM json_array_elements_text(:types::json) AS t (name))
-    LIMIT :limit
+-- How many jobs carry each error code now, up to a limit for each code and type, with one of them: the most frequent first.
+-- The codes are found by jumping from one to the next in the index.
+WITH RECURSIVE code (name) AS (
+    (SELECT j.error_code FROM {job} j WHERE j.error_code IS NOT NULL ORDER BY j.error_code LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.error_code FROM {job} j WHERE j.error_code > code.name ORDER BY j.error_code LIMIT 1)
+    FROM code
+    WHERE code.name IS NOT NULL
+)
+SELECT code.name, sum(counted.number)::bigint, min(counted.example)
+FROM code
+CROSS JOIN json_array_elements_text(:types::json) AS type (name)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number, min(jobs.id::text) AS example
+    FROM (
+        SELECT j.id
+        FROM {job} j
+        WHERE j.error_code = code.name AND j.type_name = type.name
+        ORDER BY j.error_code, j.type_name
+        LIMIT :limit
+    ) jobs
 ) counted
-GROUP BY counted.error_code
-ORDER BY count(*) DESC, counted.error_code;
+WHERE code.name IS NOT NULL AND counted.number > 0
+GROUP BY code.name
+ORDER BY sum(counted.number) DESC, code.name;
 
 -- name: count_stranded
 -- params: types, limit
@@ -215,14 +229,15 @@ CROSS JOIN LATERAL (
     ORDER BY j.created_at, j.id
     LIMIT :limit
 ) j
-WHERE EXISTS (
+CROSS JOIN LATERAL (
     SELECT 1
     FROM {job_blocker} b
-    JOIN {job} t ON t.id = (
-        SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
-    )
+    CROSS JOIN LATERAL (
+        SELECT t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1
+    ) t
     WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
-);
+    LIMIT 1
+) stranded;
 
 -- name: longest_running
 -- params: types, limit

@@ -176,7 +176,8 @@ FOR UPDATE;
 -- name: lock_closing_now
 -- params: ids
 -- The same without waiting: what somebody else has locked is left out, and so is a chain that somebody's locked job waits
--- for, since counting down in that job would wait.
+-- for, since counting down in that job would wait. OFFSET 0 and the array keep the planner to the indexes, see
+-- release_dependants.
 WITH free AS MATERIALIZED (
     SELECT j.id
     FROM {job} j
@@ -185,14 +186,14 @@ WITH free AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 waiting AS MATERIALIZED (
-    SELECT b.blocked_by_chain_id AS chain_id, b.job_id
+    SELECT free.id AS chain_id, b.job_id
     FROM free
-    JOIN {job_blocker} b ON b.blocked_by_chain_id = free.id
+    CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = free.id OFFSET 0) b
 ),
 ready AS MATERIALIZED (
     SELECT j.id
     FROM {job} j
-    WHERE j.id IN (SELECT waiting.job_id FROM waiting)
+    WHERE j.id = ANY (ARRAY(SELECT waiting.job_id FROM waiting))
     ORDER BY j.id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -266,16 +267,20 @@ SELECT done.id, done.chain_id, done.next_id, done.completed_at FROM done;
 -- name: release_dependants
 -- params: chain_ids
 -- Chains have completed: count them down in the jobs that wait for them, and free the jobs that wait for nothing more.
+-- The planner takes every JSON array for 100 entries, and would rather read both tables than follow them: OFFSET 0 makes it
+-- look up each chain, and an array is taken for 10 entries.
 WITH waiting AS MATERIALIZED (
     SELECT b.job_id, count(*) AS n
-    FROM {job_blocker} b
-    WHERE b.blocked_by_chain_id IN (SELECT c.id::{id_type} FROM json_array_elements_text(:chain_ids::json) AS c (id))
+    FROM json_array_elements_text(:chain_ids::json) AS c (id)
+    CROSS JOIN LATERAL (
+        SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = c.id::{id_type} OFFSET 0
+    ) b
     GROUP BY b.job_id
 ),
 locked AS MATERIALIZED (
     SELECT j.id
     FROM {job} j
-    WHERE j.id IN (SELECT waiting.job_id FROM waiting)
+    WHERE j.id = ANY (ARRAY(SELECT waiting.job_id FROM waiting))
     ORDER BY j.id
     FOR NO KEY UPDATE
 ),
@@ -288,8 +293,7 @@ counted AS (
             ELSE j.scheduled_at
         END
     FROM waiting
-    JOIN locked ON locked.id = waiting.job_id
-    WHERE j.id = waiting.job_id
+    WHERE j.id = ANY (ARRAY(SELECT locked.id FROM locked)) AND j.id = waiting.job_id
     RETURNING j.id, j.type_name, j.status
 ),
 event AS (

@@ -55,9 +55,9 @@ WITH RECURSIVE reached (chain_id) AS (
     UNION
     SELECT j.chain_id
     FROM reached r
-    JOIN {job_blocker} b ON b.blocked_by_chain_id = r.chain_id
-    JOIN {job} j ON j.id = b.job_id
-    WHERE j.status = 'blocked'
+    CROSS JOIN {job_blocker} b ON b.blocked_by_chain_id = r.chain_id
+    CROSS JOIN {job} j ON j.id = b.job_id
+    WHERE +j.status = 'blocked'
       AND (
           SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
       ) <> 'completed'
@@ -79,8 +79,8 @@ WITH RECURSIVE reached (chain_id) AS (
     UNION
     SELECT b.blocked_by_chain_id
     FROM reached r
-    JOIN {job} j ON j.chain_id = r.chain_id
-    JOIN {job_blocker} b ON b.job_id = j.id
+    CROSS JOIN {job} j ON j.chain_id = r.chain_id
+    CROSS JOIN {job_blocker} b ON b.job_id = j.id
 )
 SELECT chain_id FROM reached;
 

@@ -104,7 +104,8 @@ WITH RECURSIVE reached (chain_id) AS (
     UNION
     SELECT b.blocked_by_chain_id
     FROM reached r
-    JOIN {job} j ON j.chain_id = r.chain_id AND j.status = 'blocked'
-    JOIN {job_blocker} b ON b.job_id = j.id
+    CROSS JOIN {job} j ON j.chain_id = r.chain_id
+    CROSS JOIN {job_blocker} b ON b.job_id = j.id
+    WHERE +j.status = 'blocked'
 )
 SELECT chain_id FROM reached;

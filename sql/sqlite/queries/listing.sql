@@ -13,6 +13,7 @@ SELECT name FROM found WHERE name IS NOT NULL;
 -- name: list_jobs
 -- params: types, chain_types, statuses, since, until, at, id, limit
 -- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
+-- The cursor comes before the span: of two bounds on one side SQLite seeks to the first and only filters by the second.
 SELECT {j_columns}
 FROM json_each(:types) type
 CROSS JOIN json_each(:statuses) state
@@ -22,9 +23,9 @@ CROSS JOIN {job} j ON j.rowid IN (
     WHERE i.type_name = type.value
       AND i.status = state.value
       AND (:chain_types IS NULL OR i.chain_type_name IN (SELECT ct.value FROM json_each(:chain_types) ct))
+      AND (i.created_at, i.id) {beyond} (coalesce(:at, {edge}), :id)
       AND i.created_at >= coalesce(:since, '-infinity')
       AND i.created_at < coalesce(:until, 'infinity')
-      AND (i.created_at, i.id) {beyond} (coalesce(:at, {edge}), :id)
     ORDER BY i.created_at {direction}, i.id {direction}
     LIMIT :limit
 )
@@ -66,9 +67,9 @@ CROSS JOIN {job} t ON t.rowid IN (
     WHERE i.continued_to IS NULL
       AND i.chain_type_name = type.value
       AND i.status = state.value
+      AND (i.chain_created_at, i.chain_id) {beyond} (coalesce(:at, {edge}), :id)
       AND i.chain_created_at >= coalesce(:since, '-infinity')
       AND i.chain_created_at < coalesce(:until, 'infinity')
-      AND (i.chain_created_at, i.chain_id) {beyond} (coalesce(:at, {edge}), :id)
       AND NOT (:root_only AND EXISTS (
           SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = i.chain_id
       ))
@@ -176,17 +177,28 @@ GROUP BY type.value, j.attempt;
 
 -- name: count_errors
 -- params: types, limit
--- The most frequent error codes that jobs carry now, with an example of each.
-SELECT counted.error_code, count(*), min(counted.id)
-FROM (
-    SELECT j.error_code, j.id
-    FROM {job} j
-    WHERE j.error_code IS NOT NULL
-      AND j.type_name IN (SELECT t.value FROM json_each(:types) t)
-    LIMIT :limit
-) counted
-GROUP BY counted.error_code
-ORDER BY count(*) DESC, counted.error_code;
+-- How many jobs carry each error code now, up to a limit for each code and type, with one of them: the most frequent first.
+-- The codes are found by jumping from one to the next in the index.
+WITH RECURSIVE code (name) AS (
+    SELECT min(j.error_code) FROM {job} j WHERE j.error_code IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(j.error_code) FROM {job} j WHERE j.error_code > code.name)
+    FROM code
+    WHERE code.name IS NOT NULL
+)
+SELECT
+    code.name,
+    sum((
+        SELECT count(*)
+        FROM (SELECT 1 FROM {job} j WHERE j.error_code = code.name AND j.type_name = type.value LIMIT :limit)
+    )) AS number,
+    min((SELECT j.id FROM {job} j WHERE j.error_code = code.name AND j.type_name = type.value LIMIT 1))
+FROM code
+CROSS JOIN json_each(:types) type
+WHERE code.name IS NOT NULL
+GROUP BY code.name
+HAVING number > 0
+ORDER BY number DESC, code.name;
 
 -- name: count_stranded
 -- params: types, limit

@@ -293,20 +293,7 @@ FROM (
 ) item
 WHERE id = item.job_id AND {job}.status = 'running' AND leased_by = item.worker AND lease_token = item.token
 RETURNING id, chain_id, type_name, status, scheduled_at, attempt, last_attempt_at, {now};
-INSERT INTO {job_attempt} (
-    job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome, error_code, error_detail, retry_at
-)
-SELECT
-    ended.id, ended.attempt, json_extract(i.value, '$.worker'), ended.claimed_at,
-    CASE WHEN json_extract(i.value, '$.waited') IS NOT NULL THEN min(
-        strftime('%Y-%m-%dT%H:%M:%f', ended.claimed_at, printf('%+.3f seconds', json_extract(i.value, '$.waited')))
-        || '000Z',
-        ended.finished_at
-    ) END,
-    ended.finished_at, json_extract(i.value, '$.outcome'), json_extract(i.value, '$.code'),
-    json_extract(i.value, '$.detail'),
-    CASE WHEN ended.status = 'pending' THEN ended.scheduled_at END
-FROM (
+WITH ended AS MATERIALIZED (
     SELECT
         json_extract(value, '$[0]') AS id,
         json_extract(value, '$[3]') AS status,
@@ -315,8 +302,30 @@ FROM (
         json_extract(value, '$[6]') AS claimed_at,
         json_extract(value, '$[7]') AS finished_at
     FROM json_each(:returned)
-) ended
-JOIN json_each(:items) i ON json_extract(i.value, '$.id') = ended.id;
+),
+item AS MATERIALIZED (
+    SELECT
+        json_extract(value, '$.id') AS job_id,
+        json_extract(value, '$.worker') AS worker,
+        json_extract(value, '$.outcome') AS outcome,
+        json_extract(value, '$.code') AS code,
+        json_extract(value, '$.detail') AS detail,
+        json_extract(value, '$.waited') AS waited
+    FROM json_each(:items)
+)
+INSERT INTO {job_attempt} (
+    job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome, error_code, error_detail, retry_at
+)
+SELECT
+    ended.id, ended.attempt, item.worker, ended.claimed_at,
+    CASE WHEN item.waited IS NOT NULL THEN min(
+        strftime('%Y-%m-%dT%H:%M:%f', ended.claimed_at, printf('%+.3f seconds', item.waited)) || '000Z',
+        ended.finished_at
+    ) END,
+    ended.finished_at, item.outcome, item.code, item.detail,
+    CASE WHEN ended.status = 'pending' THEN ended.scheduled_at END
+FROM ended
+JOIN item ON item.job_id = ended.id;
 SELECT
     json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
     json_extract(value, '$[4]')
