@@ -50,6 +50,7 @@ ORDER BY b.job_id, b."index";
 -- name: waiting_chains
 -- params: ids
 -- These chains and those whose tails wait for them, directly or through others. Nobody waits for a completed one.
+-- The condition on the state names two tables, or SQLite would read all jobs for a Bloom filter of those that fulfil it.
 WITH RECURSIVE reached (chain_id) AS (
     SELECT value FROM json_each(:ids)
     UNION
@@ -57,7 +58,7 @@ WITH RECURSIVE reached (chain_id) AS (
     FROM reached r
     CROSS JOIN {job_blocker} b ON b.blocked_by_chain_id = r.chain_id
     CROSS JOIN {job} j ON j.id = b.job_id
-    WHERE +j.status = 'blocked'
+    WHERE CASE WHEN b.job_id IS NOT NULL THEN j.status END = 'blocked'
       AND (
           SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
       ) <> 'completed'

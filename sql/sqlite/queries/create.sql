@@ -98,7 +98,8 @@ RETURNING id, type_name, status;
 
 -- name: waits_for
 -- params: ids
--- The chains that these chains wait for, directly or through others, themselves included.
+-- The chains that these chains wait for, directly or through others, themselves included. The condition on the state names
+-- two tables, or SQLite would read all jobs for a Bloom filter of those that fulfil it.
 WITH RECURSIVE reached (chain_id) AS (
     SELECT value FROM json_each(:ids)
     UNION
@@ -106,6 +107,6 @@ WITH RECURSIVE reached (chain_id) AS (
     FROM reached r
     CROSS JOIN {job} j ON j.chain_id = r.chain_id
     CROSS JOIN {job_blocker} b ON b.job_id = j.id
-    WHERE +j.status = 'blocked'
+    WHERE CASE WHEN b.job_id IS NOT NULL THEN j.status END = 'blocked'
 )
 SELECT chain_id FROM reached;
