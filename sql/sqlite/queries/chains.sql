@@ -58,7 +58,7 @@ WITH RECURSIVE reached (chain_id) AS (
     FROM reached r
     CROSS JOIN {job_blocker} b ON b.blocked_by_chain_id = r.chain_id
     CROSS JOIN {job} j ON j.id = b.job_id
-    WHERE CASE WHEN b.job_id IS NOT NULL THEN j.status END = 'blocked'
+    WHERE CASE WHEN r.chain_id IS NOT NULL THEN j.status END = 'blocked'
       AND (
           SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
       ) <> 'completed'

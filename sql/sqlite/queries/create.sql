@@ -106,7 +106,6 @@ WITH RECURSIVE reached (chain_id) AS (
     SELECT b.blocked_by_chain_id
     FROM reached r
     CROSS JOIN {job} j ON j.chain_id = r.chain_id
-    CROSS JOIN {job_blocker} b ON b.job_id = j.id
-    WHERE CASE WHEN b.job_id IS NOT NULL THEN j.status END = 'blocked'
+    CROSS JOIN {job_blocker} b ON b.job_id = CASE WHEN j.status = 'blocked' THEN j.id END
 )
 SELECT chain_id FROM reached;
