@@ -1,0 +1,46 @@
+"""The migration operation: what our own SQL files have not been applied yet is applied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.migrations.operations.base import Operation
+
+from queuert.contrib.django.conf import alias, names, project_queue
+from queuert.storage.sqlfiles import TABLES
+
+
+class ApplySql(Operation):
+    """Brings our tables to the newest version, on the database that they belong to and on no other."""
+
+    reduces_to_sql = False
+    reversible = True
+    atomic = False
+
+    def state_forwards(self, app_label: str, state: Any) -> None: ...
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if self._is_here(app_label, schema_editor):
+            project_queue().migrate()
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if not self._is_here(app_label, schema_editor):
+            return
+        tokens = names().tokens("postgres" if schema_editor.connection.vendor == "postgresql" else "sqlite")
+        for table in reversed(TABLES):
+            schema_editor.execute(f"DROP TABLE IF EXISTS {tokens[table]}")
+        if schema_editor.connection.vendor == "postgresql":
+            schema_editor.execute(f"DROP TYPE IF EXISTS {tokens['job_status']}")
+
+    def describe(self) -> str:
+        return "Apply the SQL of the job tables"
+
+    def _is_here(self, app_label: str, schema_editor: Any) -> bool:
+        here: str = schema_editor.connection.alias
+        return here == alias() and self.allow_migrate_model_on(here, app_label)
+
+    @staticmethod
+    def allow_migrate_model_on(database: str, app_label: str) -> bool:
+        from django.db import router
+
+        return bool(router.allow_migrate(database, app_label))

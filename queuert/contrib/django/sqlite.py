@@ -1,0 +1,156 @@
+"""SQLite on Django's connections."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from django.db import Error as DjangoError
+from django.db import transaction
+
+from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan, driver_error
+from queuert.contrib.django.provider import OnDjango, hooks_of
+from queuert.errors import DatabaseUnavailableError
+from queuert.hooks import Hooks
+from queuert.storage.base import Session
+from queuert.storage.sqlite import BUSY_TRIES
+from queuert.storage.sqlite_opening import pragma
+from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy
+from queuert.storage.unwrap import unwrap
+from queuert.storage.urls import MEMORY, absolute
+
+
+class DjangoSqlite(OnDjango, BorrowedSqlite):
+    """The tables are in the file that Django uses, or in the in-memory database of a test."""
+
+    def __init__(self, alias: str, *, busy_timeout: float, check_foreign_keys: bool) -> None:
+        self.alias = alias
+        super().__init__(self._name(), busy_timeout=busy_timeout, check_foreign_keys=check_foreign_keys)
+
+    def __repr__(self) -> str:
+        return f"DjangoSqlite({self.alias!r})"
+
+    def _name(self) -> str:
+        wrapper = self._wrapper
+        return MEMORY if wrapper.is_in_memory_db() else os.fspath(wrapper.settings_dict["NAME"])
+
+    # Tests change the name of the database after the app was made.
+
+    @property
+    def path(self) -> str:
+        return absolute(self._name())
+
+    @path.setter
+    def path(self, _: str) -> None: ...
+
+    @property
+    def in_memory(self) -> bool:
+        return self.path == MEMORY
+
+    @in_memory.setter
+    def in_memory(self, _: bool) -> None: ...
+
+    # Sessions.
+
+    @contextmanager
+    def block(self) -> Iterator[SqliteSession]:
+        wrapper = self._wrapper
+        if wrapper.in_atomic_block:
+            with transaction.atomic(using=self.alias):
+                yield self._joined(wrapper)
+            return
+        with ExitStack() as turn:
+            turn.enter_context(self._turn(writes=True))
+            turn.enter_context(self._inside_block())
+            self._connected()
+            with transaction.atomic(using=self.alias):
+                # Before any other effect, which may want to write itself.
+                transaction.on_commit(turn.close, using=self.alias)
+                self._begin_now(wrapper.connection)
+                yield self._joined(wrapper)
+
+    def _begin_now(self, raw: sqlite3.Connection) -> None:
+        """Django has begun, deferred; nothing is in it yet."""
+        cursor = sqlite3.Cursor(raw)
+        cursor.execute("ROLLBACK")
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or tries >= BUSY_TRIES:
+                    self._raise(error)
+
+    def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> SqliteSession:
+        wrapper = self._wrapper
+        if unwrap(conn, reading=reading) is wrapper.connection and wrapper.connection is not None:
+            return self._joined(wrapper, reading=reading, hooks=hooks)
+        return super().join(conn, reading=reading, hooks=hooks)
+
+    def _joined(self, wrapper: Any, *, reading: bool = False, hooks: Hooks | None = None) -> DjangoSqliteSession:
+        unwrap(wrapper, reading=reading)  # refuses one that can only be rolled back
+        return DjangoSqliteSession(wrapper, hooks or hooks_of(wrapper))
+
+    def lend(self, session: Session) -> AbstractContextManager[Any]:
+        return nullcontext(session.raw)
+
+    # Connections.
+
+    @contextmanager
+    def _loan(self) -> Iterator[SqliteLoan]:
+        yield _DjangoLoan(self._connected())
+
+    def _connected(self) -> sqlite3.Connection:
+        wrapper = self._wrapper
+        try:
+            wrapper.ensure_connection()
+        except DjangoError as error:
+            raise DatabaseUnavailableError(f"{self.path} cannot be opened: {driver_error(error)}.") from error
+        raw: sqlite3.Connection = wrapper.connection
+        if not raw.in_transaction and (pragma(raw, "journal_mode") not in ("wal", "memory") or not pragma(raw, "foreign_keys")):
+            self.prepare_connection(raw)
+        return raw
+
+    def is_transient(self, error: BaseException) -> bool:
+        return super().is_transient(driver_error(error))
+
+    def after_fork(self) -> Iterable[object]:
+        BorrowedSqlite.after_fork(self)
+        return super().after_fork()
+
+
+class DjangoSqliteSession(JoinedSession):
+    """Savepoints are Django's, so that its `on_commit` knows of them."""
+
+    def __init__(self, wrapper: Any, hooks: Hooks | None) -> None:
+        super().__init__(wrapper.connection, hooks, begin=None)
+        self._wrapper = wrapper
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        inside = self._wrapper.in_atomic_block
+        with transaction.atomic(using=self._wrapper.alias) if inside else super().savepoint():
+            yield
+
+
+class _DjangoLoan(SqliteLoan):
+    """Django believes in autocommit; nothing of Django's runs while we have it."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self.raw = raw
+        self.handle = raw
+
+    def begin(self, statement: str) -> None:
+        sqlite3.Cursor(self.raw).execute(statement)
+
+    def commit(self) -> None:
+        sqlite3.Cursor(self.raw).execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self.raw.in_transaction:
+            sqlite3.Cursor(self.raw).execute("ROLLBACK")

@@ -1,0 +1,516 @@
+"""The library on Django's connections and in Django's transactions, on both databases."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.waiting import eventually
+
+pytest.importorskip("django")
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import IntegrityError, connections, transaction
+from djangosite import ALIAS, Order, create_orders, database_settings, django_database, orders
+
+from queuert import DuplicateJobIdError, Queuert, RunningJob
+from queuert.contrib.django import DjangoProvider
+from queuert.errors import (
+    DatabaseUnavailableError,
+    SchemaVersionError,
+    TransactionRequiredError,
+    UnsupportedDatabaseError,
+)
+from queuert.notify.base import Channel, Notice
+
+SHIP = Notice(Channel.SCHEDULED, "ship")
+
+
+def target(request: pytest.FixtureRequest, kind: str) -> str | Path:
+    found: str | Path = request.getfixturevalue("empty_pg_url" if kind == "postgres" else "sqlite_path")
+    return found
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A database in Django's settings, with nothing in it."""
+    return database_settings(target(request, request.param))
+
+
+def make_app(**options: Any) -> Queuert:
+    app = Queuert(DjangoProvider(ALIAS), **options)
+    app.declare("ship")
+    app.migrate()
+    create_orders()
+    return app
+
+
+@pytest.fixture
+def app(entry: dict[str, Any]) -> Iterator[Queuert]:
+    with django_database(entry), make_app() as app:
+        yield app
+
+
+@pytest.fixture
+def heard(app: Queuert) -> list[Notice]:
+    """What is published in this process, as it happens."""
+    notices: list[Notice] = []
+    notifier: Any = app._engine.notifier
+    publish = notifier.publish
+
+    def record(told: Any) -> None:
+        notices.extend(told)
+        publish(told)
+
+    notifier.publish = record
+    return notices
+
+
+def chains(app: Queuert) -> int:
+    return len(app.list_chains().items)
+
+
+def atomic() -> Any:
+    return transaction.atomic(using=ALIAS)
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """An atomic block that is rolled back at its end."""
+    with atomic():
+        yield
+        transaction.set_rollback(True, using=ALIAS)
+
+
+# Django's transactions
+
+
+def test_outside_of_atomic_a_chain_commits_by_itself(app: Queuert, heard: list[Notice]) -> None:
+    app.start_chain("ship")
+    assert heard == [SHIP]
+    assert chains(app) == 1
+    assert not connections[ALIAS].in_atomic_block
+
+
+@pytest.mark.parametrize("conn", [None, "alias", "connection"])
+def test_inside_atomic_a_chain_takes_part(app: Queuert, conn: str | None) -> None:
+    given: Any = {None: None, "alias": ALIAS, "connection": connections[ALIAS]}[conn]
+    with atomic():
+        Order.objects.using(ALIAS).create(id=1)
+        app.start_chain("ship", conn=given)
+    assert chains(app) == 1
+    with undone():
+        Order.objects.using(ALIAS).create(id=2)
+        app.start_chain("ship", conn=given)
+        assert chains(app) == 2, "its own transaction sees it"
+    assert chains(app) == 1
+    assert orders() == {1: "new"}
+
+
+def test_savepoints_take_their_chains_with_them(app: Queuert) -> None:
+    with atomic():
+        kept = app.start_chain("ship")
+        with undone():
+            app.start_chain("ship")
+            with atomic():
+                app.start_chain("ship")
+        with atomic():
+            also_kept = app.start_chain("ship")
+    assert {chain.id for chain in app.list_chains().items} == {kept.id, also_kept.id}
+
+
+def test_conn_insists_on_a_transaction(app: Queuert) -> None:
+    for conn in (ALIAS, connections[ALIAS]):
+        with pytest.raises(TransactionRequiredError, match="atomic"):
+            app.start_chain("ship", conn=conn)
+    assert app.list_chains(conn=ALIAS).items == []
+
+
+def test_a_transaction_that_can_only_be_rolled_back_is_refused(app: Queuert) -> None:
+    with atomic():
+        transaction.set_rollback(True, using=ALIAS)
+        with pytest.raises(TransactionRequiredError, match="rolled back"):
+            app.start_chain("ship")
+
+
+def test_a_refusal_leaves_the_atomic_block_usable(app: Queuert) -> None:
+    first = app.start_chain("ship")
+    with atomic():
+        Order.objects.using(ALIAS).create(id=1)
+        with pytest.raises(DuplicateJobIdError):
+            app.start_chain("ship", id=first.id)
+        app.start_chain("ship")
+    assert orders() == {1: "new"}
+    assert chains(app) == 2
+
+
+def test_autocommit_switched_off_by_hand_is_a_transaction_too(app: Queuert) -> None:
+    transaction.set_autocommit(False, using=ALIAS)
+    try:
+        app.start_chain("ship")
+        transaction.rollback(using=ALIAS)
+        app.start_chain("ship", conn=ALIAS)
+        transaction.commit(using=ALIAS)
+    finally:
+        transaction.rollback(using=ALIAS)
+        transaction.set_autocommit(True, using=ALIAS)
+    assert chains(app) == 1
+
+
+# After the commit
+
+
+def test_effects_wait_for_the_outermost_commit(app: Queuert, heard: list[Notice]) -> None:
+    with atomic():
+        with atomic():
+            app.start_chain("ship")
+        assert heard == []
+    assert heard == [SHIP]
+
+
+def test_effects_of_a_rolled_back_savepoint_are_dropped(app: Queuert, heard: list[Notice]) -> None:
+    with atomic(), undone():
+        app.start_chain("ship")
+    assert heard == []
+
+
+def test_a_refusal_drops_its_effects(app: Queuert, heard: list[Notice]) -> None:
+    first = app.start_chain("ship")
+    heard.clear()
+    with atomic(), pytest.raises(DuplicateJobIdError):
+        app.start_chain("ship", id=first.id)
+    assert heard == []
+
+
+def test_a_worker_elsewhere_is_woken_by_the_commit(app: Queuert) -> None:
+    ran = threading.Event()
+    with Queuert(DjangoProvider(ALIAS)) as other:
+        other.job("ship")(lambda job: ran.set())
+        with other.worker(poll_interval=60):
+            with atomic():
+                app.start_chain("ship")
+            assert ran.wait(15)
+
+
+# Handlers
+
+
+def test_the_orm_inside_complete_is_the_completing_transaction(app: Queuert) -> None:
+    @app.job(max_attempts=1)
+    def pay(job: RunningJob[dict[str, Any]]) -> str:
+        with job.prepare():
+            Order.objects.using(ALIAS).create(id=job.input["order"])
+        with job.complete():
+            assert connections[ALIAS].in_atomic_block
+            Order.objects.using(ALIAS).filter(pk=job.input["order"]).update(state="paid")
+            app.start_chain("ship")
+        if job.input["fail"]:
+            raise RuntimeError("too late")
+        return "done"
+
+    paid, failed = app.start_chain(pay, {"order": 1, "fail": False}), app.start_chain(pay, {"order": 2, "fail": True})
+    assert app.drain() == 2
+    assert app.get_chain(paid.id).output == "done"  # type: ignore[union-attr]
+    assert app.get_chain(failed.id).status == "failed"  # type: ignore[union-attr]
+    assert orders() == {1: "paid", 2: "new"}
+    assert len(app.list_chains(types=["ship"]).items) == 1
+    assert not connections[ALIAS].in_atomic_block
+
+
+def test_sql_that_fails_in_complete_is_recorded(app: Queuert) -> None:
+    @app.job(max_attempts=1)
+    def pay(job: RunningJob[None]) -> None:
+        with job.complete():
+            with pytest.raises(IntegrityError), atomic():
+                Order.objects.using(ALIAS).create(id=1)
+            Order.objects.using(ALIAS).create(id=1)
+
+    Order.objects.using(ALIAS).create(id=1)
+    chain = app.start_chain(pay)
+    app.drain()
+    job = app.get_job(chain.id)
+    assert job is not None
+    assert (job.status, job.error_code) == ("failed", "INTERNAL:IntegrityError")
+
+
+def test_what_a_handler_does_after_its_commit_may_write(app: Queuert) -> None:
+    @app.job
+    def pay(job: RunningJob[None]) -> None:
+        with job.complete():
+            transaction.on_commit(lambda: app.start_chain("ship"), using=ALIAS)
+
+    chain = app.start_chain(pay)
+    with app.worker():
+        app.wait_for(chain, timeout=20)
+        eventually(lambda: len(app.list_chains(types=["ship"]).items) == 1)
+
+
+def test_atomic_in_a_handler_outside_of_complete_is_a_transaction_of_its_own(app: Queuert) -> None:
+    @app.job(max_attempts=1)
+    def pay(job: RunningJob[None]) -> None:
+        with atomic():
+            Order.objects.using(ALIAS).create(id=1)
+        raise RuntimeError
+
+    app.start_chain(pay)
+    app.drain()
+    assert orders() == {1: "new"}
+
+
+def test_a_worker_runs_many_jobs(app: Queuert, entry: dict[str, Any]) -> None:
+    @app.job
+    def pay(job: RunningJob[dict[str, int]]) -> int:
+        with job.complete():
+            Order.objects.using(ALIAS).create(id=job.input["order"])
+        return job.input["order"]
+
+    made = [app.start_chain(pay, {"order": number}) for number in range(40)]
+    with app.worker(concurrency=4):
+        assert [app.wait_for(chain, timeout=60).output for chain in made] == list(range(40))
+    assert len(orders()) == 40
+
+
+def test_jobs_run_inside_a_transaction_that_is_never_committed(app: Queuert) -> None:
+    """As in a TestCase."""
+
+    @app.job(continues_with=["second"])
+    def first(job: RunningJob[None]) -> Any:
+        with job.complete():
+            Order.objects.using(ALIAS).create(id=1)
+            return job.continue_with("second")
+
+    @app.job(entry=False)
+    def second(job: RunningJob[None]) -> str:
+        Order.objects.using(ALIAS).update(state="shipped")
+        return "done"
+
+    with undone():
+        chain = app.start_chain(first)
+        assert app.drain() == 2
+        assert app.get_chain(chain.id).output == "done"  # type: ignore[union-attr]
+        assert orders() == {1: "shipped"}
+    assert chains(app) == 0
+    assert orders() == {}
+
+
+# Connections
+
+
+@pytest.fixture
+def pg_app(request: pytest.FixtureRequest) -> Iterator[Queuert]:
+    with django_database(database_settings(target(request, "postgres"))), make_app() as app:
+        yield app
+
+
+def backends(url: str) -> set[int]:
+    """The sessions of others on this database."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        rows = conn.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "AND backend_type = 'client backend'"
+        ).fetchall()
+        return {row[0] for row in rows}
+
+
+def test_a_handlers_connection_is_closed_after_the_job_as_after_a_request(pg_app: Queuert, empty_pg_url: str) -> None:
+    used: list[int] = []
+
+    @pg_app.job
+    def look(job: RunningJob[None]) -> None:
+        Order.objects.using(ALIAS).count()
+        used.append(connections[ALIAS].connection.info.backend_pid)
+
+    with pg_app.worker():
+        pg_app.wait_for(pg_app.start_chain(look), timeout=20)
+        eventually(lambda: used[0] not in backends(empty_pg_url))
+
+
+def test_connections_are_kept_between_jobs_where_django_keeps_them(request: pytest.FixtureRequest) -> None:
+    entry = database_settings(target(request, "postgres"), CONN_MAX_AGE=60)
+    used: list[int] = []
+    with django_database(entry), make_app() as app:
+
+        @app.job
+        def look(job: RunningJob[None]) -> None:
+            Order.objects.using(ALIAS).count()
+            used.append(connections[ALIAS].connection.info.backend_pid)
+
+        with app.worker():
+            for _ in range(3):
+                app.wait_for(app.start_chain(look), timeout=20)
+        assert len(set(used)) == 1
+
+
+def test_a_worker_leaves_no_connection_behind(pg_app: Queuert, empty_pg_url: str) -> None:
+    pg_app.job("noop")(lambda job: None)
+    with pg_app.worker(concurrency=2):
+        pg_app.wait_for(pg_app.start_chain("noop"), timeout=20)
+    pg_app.close()
+    connections[ALIAS].close()
+    eventually(lambda: not backends(empty_pg_url))
+
+
+def test_a_connection_that_died_is_replaced(pg_app: Queuert, empty_pg_url: str) -> None:
+    pg_app.start_chain("ship")
+    victims = backends(empty_pg_url)
+    with psycopg.connect(empty_pg_url, autocommit=True) as killer:
+        for pid in victims:
+            killer.execute("SELECT pg_terminate_backend(%s)", [pid])
+    connection = connections[ALIAS].connection
+    eventually(lambda: connection.info.backend_pid not in backends(empty_pg_url))
+    pg_app.start_chain("ship")
+    assert chains(pg_app) == 2
+
+
+def test_stricter_isolation_in_the_settings_works(request: pytest.FixtureRequest) -> None:
+    level = {"isolation_level": psycopg.IsolationLevel.REPEATABLE_READ}
+    with django_database(database_settings(target(request, "postgres"), OPTIONS=level)), make_app() as app:
+        app.job("noop")(lambda job: None)
+        with app.transaction() as conn:
+            assert conn.execute("SHOW transaction_isolation").fetchone()[0] == "read committed"
+            app.start_chain("noop")
+        assert app.drain() == 1
+
+
+def test_djangos_own_pool_is_shared_by_all_threads(request: pytest.FixtureRequest) -> None:
+    import django
+
+    if django.VERSION < (5, 1):
+        pytest.skip("Django has pools since 5.1")
+    entry = database_settings(target(request, "postgres"), OPTIONS={"pool": {"min_size": 1, "max_size": 3, "timeout": 10}})
+    with django_database(entry), make_app() as app:
+
+        @app.job
+        def pay(job: RunningJob[dict[str, int]]) -> int:
+            with job.complete():
+                Order.objects.using(ALIAS).create(id=job.input["order"])
+            return job.input["order"]
+
+        made = [app.start_chain(pay, {"order": number}) for number in range(12)]
+        connections[ALIAS].close()
+        with app.worker(concurrency=4):
+            for chain in made:
+                eventually(lambda chain=chain: _closed(app, chain.id), 30)  # type: ignore[misc]
+        assert len(orders()) == 12
+
+
+def _closed(app: Queuert, chain_id: str) -> bool:
+    chain = app.get_chain(chain_id)
+    connections[ALIAS].close()
+    return chain is not None and chain.status == "completed"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_connections_of_its_own(app: Queuert) -> None:
+    app.start_chain("ship")
+    children = []
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with atomic():
+                    app.start_chain("ship")
+            finally:
+                os._exit(0)
+        children.append(pid)
+    for pid in children:
+        assert os.waitpid(pid, 0)[1] == 0
+    app.start_chain("ship")
+    assert chains(app) == 4
+
+
+def test_a_sqlite_file_is_switched_to_wal(sqlite_path: Path) -> None:
+    with django_database(database_settings(sqlite_path)):
+        with connections[ALIAS].cursor() as cursor:
+            cursor.execute("CREATE TABLE before_us (x)")
+        with make_app() as app:
+            app.start_chain("ship")
+        with connections[ALIAS].cursor() as cursor:
+            assert cursor.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+# What cannot work
+
+
+def test_an_unknown_alias_is_named_with_those_there_are() -> None:
+    with pytest.raises(UnsupportedDatabaseError, match=r"no database 'nowhere'.*'default'"):
+        Queuert(DjangoProvider("nowhere"))
+    with pytest.raises(TypeError, match="alias"):
+        DjangoProvider(3)  # type: ignore[arg-type]
+
+
+def test_another_engine_is_refused() -> None:
+    with (
+        django_database({"ENGINE": "django.db.backends.dummy", "NAME": "x"}),
+        pytest.raises(UnsupportedDatabaseError, match=r"sqlite3 and django\.db\.backends\.postgresql"),
+    ):
+        Queuert(DjangoProvider(ALIAS))
+
+
+def test_autocommit_off_is_refused(sqlite_path: Path) -> None:
+    with (
+        django_database(database_settings(sqlite_path, AUTOCOMMIT=False)),
+        pytest.raises(UnsupportedDatabaseError, match="AUTOCOMMIT"),
+    ):
+        Queuert(DjangoProvider(ALIAS))
+
+
+def test_psycopg_2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with django_database(database_settings("postgresql://localhost/x")):
+        monkeypatch.setattr(connections[ALIAS].Database, "__name__", "psycopg2")
+        with pytest.raises(UnsupportedDatabaseError, match="psycopg 3"):
+            Queuert(DjangoProvider(ALIAS))
+
+
+def test_missing_tables_name_djangos_command(entry: dict[str, Any]) -> None:
+    with django_database(entry), Queuert(DjangoProvider(ALIAS)) as app:
+        app.declare("ship")
+        with pytest.raises(SchemaVersionError, match=r"manage\.py migrate"):
+            app.start_chain("ship")
+        app.job("noop")(lambda job: None)
+        with pytest.raises(SchemaVersionError, match=r"manage\.py migrate"):
+            app.worker().start()
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+    with django_database(database_settings("postgresql://me:secret-word@127.0.0.1:1/none")):
+        app = Queuert(DjangoProvider(ALIAS))
+        with pytest.raises(DatabaseUnavailableError, match="cannot be reached") as raised:
+            app.stats()
+        assert "secret-word" not in str(raised.value)
+
+
+def test_a_file_on_a_read_only_disk_is_named(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from queuert.contrib import borrowed_sqlite
+
+    def refuse(*_: Any) -> None:
+        raise DatabaseUnavailableError(f"{sqlite_path} cannot be switched to WAL (it is delete)")
+
+    monkeypatch.setattr(borrowed_sqlite, "switch_to_wal", refuse)
+    with django_database(database_settings(sqlite_path)), pytest.raises(DatabaseUnavailableError, match="WAL"):
+        Queuert(DjangoProvider(ALIAS)).migrate()
+
+
+def test_settings_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.test import override_settings
+
+    from queuert.contrib.django.conf import _make
+
+    wrong: list[tuple[Any, str]] = [
+        ([], "dict"),
+        ({"DATABSE": "default"}, "DATABSE"),
+        ({"DATABASE": "nowhere"}, "nowhere"),
+        ({"HISTORY": "some"}, "history"),
+        ({"APP": "no.such.module"}, "APP"),
+        ({"APP": "djangosite.ALIAS"}, "DjangoProvider"),
+        ({"APP": "djangosite.ALIAS", "DATABASE": "default"}, "DATABASE"),
+    ]
+    for value, message in wrong:
+        with override_settings(QUEUERT=value), pytest.raises(ImproperlyConfigured, match=message):
+            _make()
