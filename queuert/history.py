@@ -27,8 +27,8 @@ TRIED: Final = (Status.PENDING, Status.RUNNING, Status.FAILED, Status.BLOCKED)
 class Stats:
     """How things stand. Counts are of jobs, and stop at the limit that was asked for; `capped` names the states that did."""
 
-    by_status: dict[Status, int]
-    by_type: dict[str, dict[Status, int]]
+    by_status: dict[str, int]
+    by_type: dict[str, dict[str, int]]
     oldest_running: Running | None
     longest_running: list[Running]
     oldest_ready_seconds: float | None
@@ -37,7 +37,7 @@ class Stats:
     error_codes: list[tuple[str, int]]
     error_examples: dict[str, str]
     stranded: int
-    capped: set[Status] = field(default_factory=set)
+    capped: set[str] = field(default_factory=set)
 
 
 class History:
@@ -86,7 +86,7 @@ class History:
         # One more than the limit tells "exactly so many" from "more than that".
         beyond = None if limit is None else limit + 1
         statuses = [status.value for status in Status]
-        by_type: dict[str, dict[Status, int]] = {}
+        by_type: dict[str, dict[str, int]] = {}
         totals: Counter[Status] = Counter()
         for type_name, status, number in repository.count_jobs(session, types, statuses, beyond):
             totals[status] += number

@@ -436,4 +436,4 @@ def test_reads_take_a_connection_and_see_its_own_writes(app: Queuert) -> None:
         assert app.connected_chains(blocker.id, conn=tx) == [chain]
         assert app.attempts(chain.id, conn=tx) == []
         assert [entry.event for entry in app.timeline(chain.id, conn=tx)] == ["ENQUEUED", "BLOCKED"]
-        assert app.stats(conn=tx).by_status["blocked"] == 1  # type: ignore[index]
+        assert app.stats(conn=tx).by_status["blocked"] == 1

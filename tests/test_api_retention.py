@@ -138,7 +138,7 @@ def test_many_go_in_batches_that_report_progress_and_can_be_interrupted(app: Que
     with pytest.raises(KeyboardInterrupt):
         app.cleanup(progress=interrupt)
     assert 0 < len(seen) < 450
-    left = app.stats().by_status["cancelled"]  # type: ignore[index]
+    left = app.stats().by_status["cancelled"]
     assert left == 450 - seen[0]
     assert sum(app.cleanup(max_seconds=0).values()) == 0
     seen.clear()
