@@ -45,6 +45,16 @@ def uuid7() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def _in_child() -> None:
+    """A child does not inherit the lock as another thread left it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
 class Ids:
     """Makes and checks the ids of one app; to users they are always strings."""
 

@@ -5,19 +5,21 @@ state another thread left them. It may use none of them, and may not even close 
 the parent's WAL away, a closed PostgreSQL connection says goodbye on the parent's socket. So the child keeps them,
 unused, for as long as it lives.
 
-Better that there is nothing to inherit: before a fork the parent closes what it is not using.
+Better that there is nothing to inherit: before a fork the parent waits, for a while, until its threads are outside of
+their transactions, and closes what it can.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Iterable
 from typing import Protocol
 
 
 class Forkable(Protocol):
-    """May also have `before_fork()`: close what can be closed, in the parent."""
+    """May also have `before_fork()`, to close what can be closed, and `forked()`, to go on: both are called in the parent."""
 
     def after_fork(self) -> Iterable[object]:
         """Forget connections and locks, in the child; returns what must never be closed."""
@@ -46,17 +48,31 @@ def keep(inherited: Iterable[object]) -> None:
             continue
 
 
+_one_at_a_time = threading.Lock()
+
+
+def _before() -> None:
+    _one_at_a_time.acquire()
+    _tell("before_fork")
+
+
 def _in_parent() -> None:
+    _tell("forked")
+    _one_at_a_time.release()
+
+
+def _tell(method: str) -> None:
     for holder in list(_watched):
-        before_fork = getattr(holder, "before_fork", None)
-        if before_fork is not None:
-            before_fork()
+        call = getattr(holder, method, None)
+        if call is not None:
+            call()
 
 
 def _in_child() -> None:
+    _one_at_a_time.release()
     for holder in list(_watched):
         keep(holder.after_fork())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -24,6 +24,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
@@ -65,6 +66,7 @@ logger = logging.getLogger("queuert.sqlite")
 BUSY_TRIES = 3
 SNAPSHOT_TRIES = 20
 IDLE_READERS = 8
+FORK_PATIENCE = 5.0  # seconds that a fork waits for this process's transactions
 CHECKPOINT_WAIT = 0.2  # seconds that a truncating checkpoint waits for readers while this process's writers queue
 
 # The comment keeps a user's plain COMMIT from finding ours in the statement cache, where nobody judges it any more.
@@ -112,6 +114,11 @@ class SqliteDatabase(Database):
         self._writer: GuardedConnection | None = None
         self._idle: list[sqlite3.Connection] = []
         self._opened: set[sqlite3.Connection] = set()
+        self._borrowed = 0
+        """Readers in use."""
+        self._readers_change = threading.Condition(self._mutex)
+        self._forking = False
+        self._lock_is_forks = False
         self._generation = 0
         self._orphaned = False
         self._group: Group | None = None
@@ -471,10 +478,17 @@ class SqliteDatabase(Database):
 
     def _borrow_reader(self) -> tuple[sqlite3.Connection, int]:
         with self._mutex:
+            while self._forking:
+                self._readers_change.wait()
+            self._borrowed += 1
             generation = self._generation
             if self._idle:
                 return self._idle.pop(), generation
-        return self._connect(sqlite3.Connection, writes=False), generation
+        try:
+            return self._connect(sqlite3.Connection, writes=False), generation
+        except BaseException:
+            self._reader_left()
+            raise
 
     def _give_back(self, conn: sqlite3.Connection, generation: int) -> None:
         if conn not in self._opened:
@@ -482,15 +496,21 @@ class SqliteDatabase(Database):
         try:
             if conn.in_transaction:
                 conn.execute(_ROLLBACK)
+            with self._mutex:
+                keep = generation == self._generation and len(self._idle) < IDLE_READERS
+                if keep:
+                    self._idle.append(conn)
         except sqlite3.Error:
-            self._close(conn)
-            return
-        with self._mutex:
-            keep = generation == self._generation and len(self._idle) < IDLE_READERS
-            if keep:
-                self._idle.append(conn)
+            keep = False
         if not keep:
             self._close(conn)
+        self._reader_left()
+
+    def _reader_left(self) -> None:
+        with self._mutex:
+            self._borrowed -= 1
+            if self._forking:
+                self._readers_change.notify_all()
 
     def _discard(self, conn: GuardedConnection) -> None:
         """Give up a writer that cannot be used any more. The next use opens another."""
@@ -521,25 +541,71 @@ class SqliteDatabase(Database):
             raise DatabaseUnavailableError(
                 "This in-memory database belongs to the process that forked this one: use a file to share it."
             )
+        if os.path.realpath(self.path) in _left_open:
+            raise DatabaseUnavailableError(
+                f"{self.path} was in use by the process that forked this one, inside a transaction: SQLite cannot work here. "
+                "Fork outside of transactions, or start processes with the spawn method."
+            )
         conn = connect(self.path, factory, writes=writes, synchronous=self.synchronous, busy_timeout=self.busy_timeout)
         self._opened.add(conn)
         return conn
+
+    # Forks.
+
+    def before_fork(self) -> None:
+        """Wait until nobody is in a transaction, and close everything; `forked()` lets the others go on.
+
+        SQLite keeps its locks in tables of the process. A child that inherits an open file takes the locks for its own and
+        has none of them: its parent's last close would delete the WAL that the child writes to.
+        """
+        if self.in_memory:
+            return
+        deadline = time.monotonic() + FORK_PATIENCE
+        with suppress(TimeoutError, RuntimeError):  # somebody's long block, or one that this thread is in itself
+            self._lock.acquire_write(FORK_PATIENCE)
+            self._lock_is_forks = True
+        with self._mutex:
+            self._forking = True
+            self._readers_change.wait_for(lambda: not self._borrowed, max(0.0, deadline - time.monotonic()))
+            idle, self._idle = self._idle, []
+            writer = self._writer if self._lock_is_forks else None
+        for conn in idle:
+            self._close(conn)
+        if writer is not None:
+            with suppress(sqlite3.Error):  # its members are told
+                self._commit_group()
+            self._discard(writer)
+
+    def forked(self) -> None:
+        """The fork is over."""
+        if not self._forking:
+            return
+        with self._mutex:
+            self._forking = False
+            self._readers_change.notify_all()
+        if self._lock_is_forks:
+            self._lock_is_forks = False
+            self._lock.release_write()
 
     def after_fork(self) -> Iterable[object]:
         inherited = [*self._opened]
         if self._writer is not None:
             self._writer.session = None
             self._orphaned = self.in_memory
+        if inherited and not self.in_memory:
+            _left_open.add(os.path.realpath(self.path))
         self._lock = RWLock()
         self._mutex = threading.Lock()
         self._statements = threading.Lock()
+        self._readers_change = threading.Condition(self._mutex)
         self._writer = None
         self._group = None
         self._idle = []
         self._opened = set()
+        self._borrowed = 0
+        self._forking = self._lock_is_forks = False
         return inherited
 
-    def before_fork(self) -> None:
-        """Close what is not in use: a child that inherits an open file takes its locks for its own, and has none."""
-        if not self.in_memory:
-            self.close()
+
+_left_open: set[str] = set()
+"""Files that this process inherited open, and must not touch."""
