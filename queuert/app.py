@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from queuert.chains import Chains, ChainTail, ids_of
 from queuert.engine import Engine, Settings
-from queuert.error_codes import ErrorCodes
+from queuert.error_codes import ErrorCodes, checked
 from queuert.history import History, Stats
 from queuert.hooks import Hooks
 from queuert.ids import Ids
@@ -99,7 +99,7 @@ class Queuert(DefinesJobTypes):
             self._types,
             notifier,
             Ids(id_type, generate_id, validate_id),
-            Settings(max_payload_bytes, history, prefix if tells_others else None, error_codes),
+            Settings(max_payload_bytes, history, prefix if tells_others else None, checked(error_codes)),
         )
         self._starter = Starter(self._engine)
         self._chains = Chains(self._engine)
@@ -501,7 +501,8 @@ def _notifier(database: Database, notify: object, prefix: str) -> tuple[Notifier
     if notify == "auto" and database.dialect == "postgres":
         from queuert.notify.postgres import PostgresNotifier  # psycopg is an extra
 
-        return PostgresNotifier(database.open_listener, prefix), True  # type: ignore[attr-defined]  # on this one
+        connect = database.open_listener  # type: ignore[attr-defined]  # on this one
+        return PostgresNotifier(connect, prefix, sends=lambda: database.tells_other_processes), True
     if notify == "auto" and isinstance(database, SqliteDatabase) and not database.in_memory:
         from queuert.notify.sqlite_file import SqliteFileNotifier
 

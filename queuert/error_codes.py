@@ -5,10 +5,13 @@ A code is `CATEGORY:SUBCATEGORY`. The exception's own `error_code` comes first, 
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Final, Union
+
+logger = logging.getLogger("queuert.worker")
 
 ErrorCodes = Union[Mapping[type[BaseException], str], Callable[[BaseException], Union[str, None]]]
 
@@ -20,13 +23,9 @@ MAX_ERROR: Final = 10_000
 
 def error_code(error: BaseException, extra: ErrorCodes | None = None) -> str:
     """The code of an exception."""
-    own = getattr(error, "error_code", None)
-    if isinstance(own, str) and own:
-        return clean(own, MAX_CODE)
-    if extra is not None:
-        found = extra(error) if callable(extra) else _by_class(error, extra)
-        if found:
-            return clean(found, MAX_CODE)
+    found = _own(error) or (_mapped(error, extra) if extra is not None else None)
+    if found:
+        return clean(found, MAX_CODE)
     name = clean(type(error).__name__, MAX_CODE - 20)
     if isinstance(error, TimeoutError):
         return f"TIMEOUT:{name}"
@@ -66,5 +65,33 @@ def clean(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _by_class(error: BaseException, codes: Mapping[type[BaseException], str]) -> str | None:
-    return next((codes[cls] for cls in type(error).__mro__ if cls in codes), None)
+def checked(codes: ErrorCodes | None) -> ErrorCodes | None:
+    """What an app was given as `error_codes`, or a clear error."""
+    if isinstance(codes, Mapping):
+        for cls, code in codes.items():
+            if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+                raise TypeError(f"The keys of error_codes must be exception classes, not {cls!r}.")
+            if not isinstance(code, str) or not code.strip():
+                raise ValueError(f"error_codes must map {cls.__name__} to a code such as 'PAYMENT:DECLINED', not {code!r}.")
+    elif codes is not None and not callable(codes):
+        raise TypeError(f"error_codes must be a mapping from exception classes, or a function, not {type(codes).__name__}.")
+    return codes
+
+
+def _own(error: BaseException) -> str | None:
+    try:
+        own = getattr(error, "error_code", None)
+    except Exception:
+        return None
+    return own if isinstance(own, str) else None
+
+
+def _mapped(error: BaseException, codes: ErrorCodes) -> str | None:
+    if isinstance(codes, Mapping):
+        return next((codes[cls] for cls in type(error).__mro__ if cls in codes), None)
+    try:
+        found = codes(error)
+    except Exception:
+        logger.exception("error_codes raised for a %s; the default code is used.", type(error).__name__)
+        return None
+    return found if isinstance(found, str) else None

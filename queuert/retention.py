@@ -7,6 +7,7 @@ What `delete_chain` would refuse, because others still wait for it, is kept.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ BATCH: Final = 200  # chains a transaction
 TASK: Final = "queuert:cleanup"
 EVERY: Final = 60.0
 LEASE: Final = 300.0
+PAUSE: Final = 0.02
 
 Progress = Callable[[int], None]
 
@@ -33,6 +35,8 @@ class Cleaner:
     def __init__(self, engine: Engine, retention: Retention) -> None:
         self._engine = engine
         self._retention = retention
+        self._look_at = 0.0
+        self._vacuums = True
 
     def clean(
         self,
@@ -95,18 +99,20 @@ class Cleaner:
         """Give the space back, on a file: its free pages, and the write-ahead log's."""
         vacuum, checkpoint = (getattr(self._engine.database, name, None) for name in ("vacuum", "checkpoint"))
         if self._engine.database.dialect == "sqlite" and vacuum is not None and checkpoint is not None:
-            vacuum()
+            # One that cannot be vacuumed in passing has said so: once is enough.
+            self._vacuums = self._vacuums and vacuum() is not False
             checkpoint()
 
     def run_if_due(self, stop: threading.Event, owner: str) -> None:
         """Clean up once a minute, in one process at a time: called now and then by every worker."""
-        repository, database = self._engine.repository, self._engine.database
-        if not self._retention.as_seconds():
+        if time.monotonic() < self._look_at or not self._retention.as_seconds():
             return
+        self._look_at = time.monotonic() + EVERY * random.uniform(0.5, 1.0)  # asking is a write, so not all the time
+        repository, database = self._engine.repository, self._engine.database
         if database.run(lambda session: repository.take_singleton(session, TASK, owner, LEASE), single=True) is None:
             return
-        deleted = self.clean(stop=stop, max_seconds=LEASE / 2, pause=0.02)
+        deleted = self.clean(stop=stop, max_seconds=LEASE / 2, pause=PAUSE)
         if any(deleted.values()):
-            logger.info("Cleaned up closed chains.", extra={"queuert": deleted})
+            logger.info("Cleaned up closed chains.", extra={"event": "cleaned_up", "worker_id": owner, "deleted": deleted})
             self.tidy()
         database.run(lambda session: repository.finish_singleton(session, TASK, owner, next_in=EVERY), single=True)

@@ -1,0 +1,106 @@
+"""Codes of errors: the exception's own, the application's mapping, the library's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuert import Queuert, RunningJob
+from queuert.error_codes import MAX_CODE, error_code
+
+
+class DeclinedError(Exception):
+    pass
+
+
+class HardDeclinedError(DeclinedError):
+    pass
+
+
+class NamedError(DeclinedError):
+    error_code = "BANK:OWN"
+
+
+class BrokenNameError(Exception):
+    @property
+    def error_code(self) -> str:
+        raise RuntimeError("no code today")
+
+
+CODES: dict[type[BaseException], str] = {DeclinedError: "BANK:DECLINED", KeyError: "INPUT:MISSING_KEY"}
+
+
+def by_function(error: BaseException) -> str | None:
+    return f"BANK:{error.args[0]}" if isinstance(error, DeclinedError) else None
+
+
+@pytest.mark.parametrize(
+    ("error", "mapped", "called"),
+    [
+        (DeclinedError("A"), "BANK:DECLINED", "BANK:A"),
+        (HardDeclinedError("B"), "BANK:DECLINED", "BANK:B"),
+        (NamedError("C"), "BANK:OWN", "BANK:OWN"),
+        (KeyError("x"), "INPUT:MISSING_KEY", "INTERNAL:KeyError"),
+        (TimeoutError(), "TIMEOUT:TimeoutError", "TIMEOUT:TimeoutError"),
+        (BrokenNameError(), "INTERNAL:BrokenNameError", "INTERNAL:BrokenNameError"),
+    ],
+)
+def test_the_exception_comes_first_then_the_mapping_then_the_default(error: Exception, mapped: str, called: str) -> None:
+    assert error_code(error, CODES) == mapped
+    assert error_code(error, by_function) == called
+
+
+def test_the_nearest_class_decides() -> None:
+    codes: dict[type[BaseException], str] = {Exception: "ANY:THING", DeclinedError: "BANK:DECLINED"}
+    assert error_code(HardDeclinedError(), codes) == "BANK:DECLINED"
+    assert error_code(ValueError(), codes) == "ANY:THING"
+
+
+@pytest.mark.parametrize("useless", [lambda error: None, lambda error: 5, lambda error: "", lambda error: 1 / 0])
+def test_a_function_that_gives_no_code_leaves_the_default(useless: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert error_code(MemoryError(), useless) == "RESOURCE:OUT_OF_MEMORY"
+
+
+def test_a_code_is_made_to_fit() -> None:
+    code = error_code(ValueError(), lambda error: "X:\x00" + "y" * 1000)
+    assert len(code) == MAX_CODE
+    assert "\x00" not in code
+
+
+@pytest.mark.parametrize("codes", [CODES, by_function])
+def test_attempts_and_statistics_carry_the_code(target: str, codes: Any) -> None:
+    with Queuert(target, error_codes=codes) as app:
+        app.migrate()
+
+        @app.job(max_attempts=1)
+        def charge(job: RunningJob[None]) -> None:
+            raise HardDeclinedError("DECLINED")
+
+        chain = app.start_chain(charge)
+        app.drain()
+        [attempt] = app.attempts(chain.id)
+        assert attempt.error_code == "BANK:DECLINED"
+        assert app.stats().error_codes == [("BANK:DECLINED", 1)]
+
+
+def test_a_function_that_raises_does_not_harm_the_worker(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Queuert(target, error_codes=lambda error: 1 / 0) as app:  # type: ignore[arg-type, return-value]
+        app.migrate()
+
+        @app.job(max_attempts=1)
+        def broken(job: RunningJob[None]) -> None:
+            raise ValueError
+
+        with app.worker():
+            chain = app.wait_for(app.start_chain(broken), timeout=10, raise_on_failure=False)
+        assert app.attempts(chain.id)[0].error_code == "INTERNAL:ValueError"
+        assert "error_codes raised for a ValueError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "codes", [5, "X:Y", [DeclinedError], {"DeclinedError": "X:Y"}, {DeclinedError: None}, {DeclinedError: " "}]
+)
+def test_anything_else_is_refused(codes: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="error_codes"):
+        Queuert("sqlite:///:memory:", error_codes=codes)
