@@ -501,7 +501,8 @@ def _notifier(database: Database, notify: object, prefix: str) -> tuple[Notifier
     if notify == "auto" and database.dialect == "postgres":
         from queuert.notify.postgres import PostgresNotifier  # psycopg is an extra
 
-        return PostgresNotifier(database.open_listener, prefix), True  # type: ignore[attr-defined]  # on this one
+        connect = database.open_listener  # type: ignore[attr-defined]  # on this one
+        return PostgresNotifier(connect, prefix, sends=lambda: database.tells_other_processes), True
     if notify == "auto" and isinstance(database, SqliteDatabase) and not database.in_memory:
         from queuert.notify.sqlite_file import SqliteFileNotifier
 

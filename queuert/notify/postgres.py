@@ -34,10 +34,18 @@ class PostgresNotifier(InProcessNotifier):
 
     `connect` opens a connection of its own, in autocommit, directly to the server (LISTEN does not pass a pooler in
     transaction mode), with a `connect_timeout`. `channel_prefix` is the table prefix without its last underscore. A
-    connection that went silent is replaced after at most about two heartbeats.
+    connection that went silent is replaced after at most about two heartbeats. `sends` is asked whether other processes
+    are to be told at all.
     """
 
-    def __init__(self, connect: Connect, channel_prefix: str, *, heartbeat: float = HEARTBEAT) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        channel_prefix: str,
+        *,
+        heartbeat: float = HEARTBEAT,
+        sends: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__()
         names = {channel: f"{channel_prefix}_{channel.value}" for channel in Channel}
         for name in names.values():
@@ -46,12 +54,14 @@ class PostgresNotifier(InProcessNotifier):
         self._connect = connect
         self._names: Mapping[Channel, str] = names
         self._heartbeat = heartbeat
+        self._sends = sends
         self._senders = PerProcess(lambda: Sender(connect, names))
 
     def publish(self, notices: Iterable[Notice]) -> None:
         distinct = list(dict.fromkeys(notices))
         super().publish(distinct)
-        self._senders.get().send(distinct)
+        if self._sends():
+            self._senders.get().send(distinct)
 
     def notify_in_transaction(self, session: Session, notices: Iterable[Notice]) -> None:
         distinct = list(dict.fromkeys(notices))
