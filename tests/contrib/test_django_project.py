@@ -1,0 +1,106 @@
+"""A whole Django project: its own tests, its migrations and its commands, run as its developers would."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import run, started
+
+pytest.importorskip("django")
+
+from djangosite import database_settings
+
+PROJECT = Path(__file__).parent / "djangoproject"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> dict[str, Any]:
+    if request.param == "sqlite":
+        return database_settings(request.getfixturevalue("sqlite_path"))
+    return database_settings(request.getfixturevalue("empty_pg_url"))
+
+
+def manage(database: dict[str, Any], *args: str, **queuert: Any) -> Any:
+    return run(PROJECT, "manage.py", *args, PROJECT_DATABASE=json.dumps(database), PROJECT_QUEUERT=json.dumps(queuert))
+
+
+def test_the_projects_own_tests_pass(database: dict[str, Any]) -> None:
+    done = manage(database, "test", "-v", "2", "--noinput")
+    assert done.returncode == 0, done.stderr
+    assert "FAILED" not in done.stderr
+
+
+def test_migrations_make_the_tables_and_take_them_away(database: dict[str, Any]) -> None:
+    missing = manage(database, "queuert_stats")
+    assert missing.returncode == 1
+    assert "manage.py migrate" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    done = manage(database, "migrate")
+    assert done.returncode == 0, done.stderr
+    assert "Applying queuert.0001_initial... OK" in done.stdout
+    assert "No migrations to apply" in manage(database, "migrate").stdout
+    assert manage(database, "queuert_stats", "--json").returncode == 0
+    away = manage(database, "migrate", "queuert", "zero")
+    assert away.returncode == 0, away.stderr
+    assert "manage.py migrate" in manage(database, "queuert_stats").stderr
+    assert manage(database, "migrate").returncode == 0
+    assert manage(database, "queuert_stats").returncode == 0
+
+
+def test_tables_may_have_another_prefix(database: dict[str, Any]) -> None:
+    options = {"TABLE_PREFIX": "shop_"}
+    assert manage(database, "migrate", **options).returncode == 0
+    assert manage(database, "queuert_stats", **options).returncode == 0
+    assert manage(database, "makemigrations", "--check", "--dry-run", **options).returncode == 0
+    assert "shop_" not in manage(database, "queuert_stats").stdout
+    assert manage(database, "queuert_stats").returncode == 1
+
+
+def test_a_worker_process_finds_the_jobs_and_runs_them(database: dict[str, Any], tmp_path: Path) -> None:
+    assert manage(database, "migrate").returncode == 0
+    environment = {"PROJECT_DATABASE": json.dumps(database)}
+    script = (
+        "from work.jobs import charge; from work.models import Order; from queuert.contrib.django import queue; "
+        "order = Order.objects.create(); chain = queue.start_chain(charge, order.pk); "
+        "print(queue.wait_for(chain, timeout=30).output)"
+    )
+    with started(PROJECT, ["manage.py", "queuert_worker", "-c", "2"], tmp_path / "log", **environment) as worker:
+        done = run(PROJECT, "manage.py", "shell", "-v", "0", "-c", script, **environment)
+        assert done.stdout.strip() == "shipped", done.stderr + worker.output()
+        assert worker.stop() == 0, worker.output()
+
+
+@pytest.mark.parametrize(
+    ("database", "queuert", "message"),
+    [
+        ({"ENGINE": "django.db.backends.sqlite3", "NAME": "x.db"}, {"DATABASE": "other"}, "no database 'other'"),
+        ({"ENGINE": "django.db.backends.dummy", "NAME": "x"}, {}, "django.db.backends.postgresql"),
+        ({"ENGINE": "django.db.backends.sqlite3", "NAME": "x.db"}, {"CONCURENCY": 3}, "CONCURENCY"),
+        ({"ENGINE": "django.db.backends.sqlite3", "NAME": "x.db", "AUTOCOMMIT": False}, {}, "AUTOCOMMIT"),
+    ],
+    indirect=[],
+)
+def test_a_wrong_set_up_is_told_at_the_start(database: dict[str, Any], queuert: dict[str, Any], message: str) -> None:
+    done = manage(database, "queuert_worker", **queuert)
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    database = database_settings(folder / "shop.db")
+    assert manage(database, "migrate").returncode == 0
+    (folder / "shop.db").chmod(0o400)
+    folder.chmod(0o500)
+    try:
+        done = manage(database, "queuert_worker")
+        assert done.returncode == 1
+        assert "shop.db" in done.stderr
+    finally:
+        folder.chmod(0o700)
