@@ -171,9 +171,7 @@ def finish(store: Store, chain_id: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["outside", "worker", "completer"])
-def test_a_blocker_that_completes_at_the_instant_its_dependant_is_created_never_strands_it(
-    store: Store, how: str
-) -> None:
+def test_a_blocker_that_completes_at_the_instant_its_dependant_is_created_never_strands_it(store: Store, how: str) -> None:
     rounds = 120 if store.dialect == "postgres" else 40
     states: Counter[Status] = Counter()
     for _ in range(rounds):
@@ -287,8 +285,6 @@ def test_cancelling_and_completing_at_once_has_one_winner(store: Store) -> None:
     for _ in range(25):
         chain = store.start()
         (job,) = store.claim()
-        done, _ = together(
-            lambda job=job: store.complete(job).ids, lambda chain=chain: store.chains.cancel([chain.id], None)
-        )
+        done, _ = together(lambda job=job: store.complete(job).ids, lambda chain=chain: store.chains.cancel([chain.id], None))
         assert store.job(chain).status is (Status.COMPLETED if done else Status.CANCELLED)
         assert [a.outcome for a in store.attempts(chain)] == ["succeeded" if done else "cancelled"]

@@ -39,6 +39,10 @@ def pages(listing: Any, store: Store, **options: Any) -> list[list[str]]:
             return found
 
 
+def flat(found: list[list[str]]) -> list[str]:
+    return [identity for page in found for identity in page]
+
+
 def at_the_same_time(store: Store) -> None:
     store.sql("UPDATE {job} SET created_at = :at, chain_created_at = :at", at=SAME)
 
@@ -102,16 +106,16 @@ def test_every_filter_order_and_page_size_gives_each_record_once(populated: Stor
                 for limit in (3, 50):
                     filters = {"types": types, "statuses": statuses, "order": order, "limit": limit}
                     found = pages(jobs, store, **filters)
-                    assert sum(found, []) == wanted
+                    assert flat(found) == wanted
                     assert all(len(page) == limit for page in found[:-1])
-                    assert sum(pages(chains, store, **filters), []) == whole
+                    assert flat(pages(chains, store, **filters)) == whole
 
 
 def test_chain_types_filter_jobs_by_their_chain(populated: Store) -> None:
     store = populated
     for chain_types in (["a"], ["b", "c"], []):
         wanted = expected_jobs(store, lambda _, __, chain, names=chain_types: chain in names, order="desc")
-        assert sum(pages(jobs, store, chain_types=chain_types, limit=2), []) == wanted
+        assert flat(pages(jobs, store, chain_types=chain_types, limit=2)) == wanted
 
 
 def test_named_jobs_and_chains_are_listed_with_the_same_filters(populated: Store) -> None:
@@ -119,19 +123,19 @@ def test_named_jobs_and_chains_are_listed_with_the_same_filters(populated: Store
     at_the_same_time(store)
     every = expected_jobs(store, lambda *_: True, order="desc")
     some = every[::2]
-    assert sum(pages(jobs, store, job_ids=[*some, uuid7()], limit=2), []) == some
-    assert sum(pages(jobs, store, job_ids=some, limit=2, order="asc"), []) == some[::-1]
+    assert flat(pages(jobs, store, job_ids=[*some, uuid7()], limit=2)) == some
+    assert flat(pages(jobs, store, job_ids=some, limit=2, order="asc")) == some[::-1]
     pending = [i for i in some if store.job(i).status is Status.PENDING]
-    assert sum(pages(jobs, store, job_ids=some, statuses=["pending"]), []) == pending
-    assert sum(pages(jobs, store, job_ids=some, types=["c"]), []) == [i for i in some if store.job(i).type_name == "c"]
+    assert flat(pages(jobs, store, job_ids=some, statuses=["pending"])) == pending
+    assert flat(pages(jobs, store, job_ids=some, types=["c"])) == [i for i in some if store.job(i).type_name == "c"]
     roots = expected_chains(store, lambda *_: True, order="desc")
-    assert sum(pages(chains, store, chain_ids=roots[1::2], limit=2), []) == roots[1::2]
+    assert flat(pages(chains, store, chain_ids=roots[1::2], limit=2)) == roots[1::2]
     owners = {store.job(i).chain_id for i in some}
-    assert sum(pages(chains, store, job_ids=some, limit=3), []) == [i for i in roots if i in owners]
+    assert flat(pages(chains, store, job_ids=some, limit=3)) == [i for i in roots if i in owners]
     members = sorted(i for i in every if store.job(i).chain_id in roots[:3])
-    assert sorted(sum(pages(jobs, store, chain_ids=roots[:3], limit=2), [])) == members
+    assert sorted(flat(pages(jobs, store, chain_ids=roots[:3], limit=2))) == members
     continuation = next(i for i in every if store.job(i).chain_index)
-    assert sum(pages(chains, store, chain_ids=[continuation]), []) == []
+    assert flat(pages(chains, store, chain_ids=[continuation])) == []
 
 
 def test_empty_filters_list_nothing(populated: Store) -> None:
@@ -150,8 +154,8 @@ def test_since_is_inclusive_and_until_exclusive(store: Store, named: bool) -> No
     window = {"since": start + timedelta(microseconds=1), "until": start + timedelta(microseconds=3), "order": "asc"}
     if named:
         window["chain_ids"] = [chain.id for chain in created]
-    assert sum(pages(jobs, store, **window, limit=1), []) == [chain.id for chain in created[1:3]]
-    assert sum(pages(chains, store, **window, limit=1), []) == [chain.id for chain in created[1:3]]
+    assert flat(pages(jobs, store, **window, limit=1)) == [chain.id for chain in created[1:3]]
+    assert flat(pages(chains, store, **window, limit=1)) == [chain.id for chain in created[1:3]]
 
 
 def test_root_only_leaves_out_chains_that_were_ever_blockers(store: Store) -> None:
@@ -205,7 +209,7 @@ def test_the_jobs_of_a_chain_are_in_its_order(store: Store) -> None:
         return store.reader.list_chain_jobs(chain.id, order, cursor, limit, None)
 
     for order in ("asc", "desc"):
-        found = sum(pages(listing, store, order=order, limit=2), [])
+        found = flat(pages(listing, store, order=order, limit=2))
         indexes = [store.job(i).chain_index for i in found]
         assert indexes == (list(range(7)) if order == "asc" else list(range(6, -1, -1)))
     assert other.id not in found
@@ -224,12 +228,12 @@ def test_blocked_jobs_are_those_that_wait_for_the_chain_now(store: Store) -> Non
     def listing(_: Store, *, cursor: str | None, order: str, limit: int) -> Any:
         return store.reader.list_blocked_jobs(blocker.id, order, cursor, limit, None)
 
-    assert sum(pages(listing, store, order="asc", limit=2), []) == waiting
-    assert sum(pages(listing, store, order="desc", limit=2), []) == waiting[::-1]
+    assert flat(pages(listing, store, order="asc", limit=2)) == waiting
+    assert flat(pages(listing, store, order="desc", limit=2)) == waiting[::-1]
     store.finish(blocker)
     # They are still blocked, and not by this one any more.
     assert store.job(waiting[0]).status is Status.BLOCKED
-    assert sum(pages(listing, store, order="asc", limit=2), []) == []
+    assert flat(pages(listing, store, order="asc", limit=2)) == []
 
 
 def test_records_are_found_by_id(store: Store) -> None:

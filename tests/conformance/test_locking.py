@@ -170,9 +170,7 @@ def test_without_waiting_a_chain_whose_dependant_is_locked_is_left_for_later(sto
     (third,) = store.claim(types=["c"])
     batch = completions(store, [first, third], going_on=False)
     with holding(store, LOCKED, id=waiting.id):
-        done = Background(
-            lambda: store.write(lambda session: store.chains.complete(session, "w1", batch, wait=False))
-        ).result()
+        done = Background(lambda: store.write(lambda session: store.chains.complete(session, "w1", batch, wait=False))).result()
     assert (done.ids, done.unlocked) == ({third.id}, {first.id})
     assert store.job(alone).status is Status.COMPLETED
     again = store.write(lambda session: store.chains.complete(session, "w1", batch[:1], wait=False))
@@ -185,9 +183,7 @@ def test_ending_attempts_without_waiting_can_lock_what_a_dependant_names(store: 
     (job,) = store.claim()
     with store.database.block() as session:
         store.start("a", blockers=[blocker], conn=session.raw)
-        free = Background(
-            lambda: store.write(lambda own: store.repository.lock_jobs(own, [job.id], wait=False))
-        ).result()
+        free = Background(lambda: store.write(lambda own: store.repository.lock_jobs(own, [job.id], wait=False))).result()
         assert free == {job.id}
 
 

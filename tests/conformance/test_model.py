@@ -242,9 +242,7 @@ class Machine(RuleBasedStateMachine):
             assert chain.id in known
             assert chain.status == self.model.tail(chain.id).status
             return
-        self.model.add(
-            ModelJob(chain.id, type_name, chain.id, type_name, 0, priority, key, max_attempts, due, blockers=named)
-        )
+        self.model.add(ModelJob(chain.id, type_name, chain.id, type_name, 0, priority, key, max_attempts, due, blockers=named))
         assert chain.status == self.model.jobs[chain.id].status
 
     # Working
@@ -271,9 +269,7 @@ class Machine(RuleBasedStateMachine):
         tokens = [job.token for job in picked]
         if stale and tokens:
             tokens[-1] = -1
-        batch = [
-            Completion(record, f'"{record.id}"', token) for record, token in zip(records, tokens, strict=True)
-        ]
+        batch = [Completion(record, f'"{record.id}"', token) for record, token in zip(records, tokens, strict=True)]
         done = self.store.write(lambda session: self.store.chains.complete(session, worker, batch))
         held = [job for job, token in zip(picked, tokens, strict=True) if token == job.token and job.worker == worker]
         assert done.ids == {job.id for job in held}
@@ -473,16 +469,13 @@ class Machine(RuleBasedStateMachine):
             for identity, event in store.sql("SELECT job_id, event FROM {job_event} ORDER BY id", session):
                 events.setdefault(str(identity), []).append(event)
             return {
-                "job": [
-                    tuple(map(text, row)) for row in store.sql(f"SELECT {columns} FROM {{job}} ORDER BY id", session)
-                ],
+                "job": [tuple(map(text, row)) for row in store.sql(f"SELECT {columns} FROM {{job}} ORDER BY id", session)],
                 "due": {
                     str(row[0])
                     for row in store.sql("SELECT id FROM {job} WHERE status = 'pending' AND scheduled_at <= {now}", session)
                 },
                 "job_blocker": {
-                    (str(a), str(b))
-                    for a, b in store.sql("SELECT job_id, blocked_by_chain_id FROM {job_blocker}", session)
+                    (str(a), str(b)) for a, b in store.sql("SELECT job_id, blocked_by_chain_id FROM {job_blocker}", session)
                 },
                 "job_key": set(store.sql("SELECT chain_type_name, deduplication_key FROM {job_key}", session)),
                 "job_attempt": attempts,

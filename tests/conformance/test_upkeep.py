@@ -40,8 +40,12 @@ def test_jobs_are_counted_by_type_and_status(store: Store) -> None:
         "b": {Status.PENDING: 2, Status.FAILED: 1},
     }
     assert stats.by_status == {
-        **{Status.PENDING: 4, Status.RUNNING: 1, Status.COMPLETED: 2},
-        **{Status.FAILED: 1, Status.BLOCKED: 0, Status.CANCELLED: 0},
+        Status.PENDING: 4,
+        Status.RUNNING: 1,
+        Status.COMPLETED: 2,
+        Status.FAILED: 1,
+        Status.BLOCKED: 0,
+        Status.CANCELLED: 0,
     }
     only = store.history.stats(["b", "none"], None, None)
     assert only.by_type == {"b": {Status.PENDING: 2, Status.FAILED: 1}}

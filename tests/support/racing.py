@@ -79,8 +79,7 @@ def holding(store: Store, statement: str, **params: object) -> Iterator[None]:
 def wait_until_blocked(store: Store, number: int = 1) -> None:
     """Until so many transactions of this database wait for a lock of another."""
     waiting = (
-        "SELECT count(*) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
     )
     with closing(store.database.open_listener()) as conn:
         eventually(lambda: conn.execute(waiting).fetchone()[0] >= number, every=0.002)

@@ -134,7 +134,7 @@ class Store:
         session: Session | None = None,
         **options: Any,
     ) -> list[Job]:
-        leases = {name: lease for name in types}
+        leases = dict.fromkeys(types, lease)
         token = next(self._tokens) if token is None else token
 
         def work(own: Session) -> list[Job]:
@@ -173,9 +173,18 @@ class Store:
 
     def end(self, job: Job, session: Session | None = None, **values: Any) -> set[str]:
         item = {
-            **{"id": job.id, "worker": job.leased_by, "token": job.lease_token, "status": "pending", "forgive": 0},
-            **{"outcome": "failed", "code": "TEST:FAILED", "detail": "it failed", "error": "Traceback ..."},
-            **{"at": None, "after": None, "waited": None},
+            "id": job.id,
+            "worker": job.leased_by,
+            "token": job.lease_token,
+            "status": "pending",
+            "forgive": 0,
+            "outcome": "failed",
+            "code": "TEST:FAILED",
+            "detail": "it failed",
+            "error": "Traceback ...",
+            "at": None,
+            "after": None,
+            "waited": None,
             **values,
         }
         if session is not None:
