@@ -356,6 +356,10 @@ class Repository:
         rows = self._run(session, "list_singletons")
         return [(row[0], row[1], *(self._time(value) for value in row[2:5])) for row in rows]
 
+    def make_older(self, session: Session, by: float) -> None:
+        """For tests: move every time into the past."""
+        self._run(session, "make_older", by=by)
+
     # Listing
 
     def job_types(self, session: Session) -> list[str]:
