@@ -141,6 +141,32 @@ def test_a_result_whose_row_is_locked_delays_only_itself(pg_url: str, ends: str)
             assert attempt.worker_id == worker.id
 
 
+def test_a_locked_job_that_waits_for_the_chain_delays_only_that_chain(pg_url: str) -> None:
+    with Queuert(pg_url) as app:
+        app.job("job")(lambda job: "done")
+        chain = app.start_chain("job", after=3600)
+        waiting = app.start_chain(app.declare("other"), blockers=[chain])
+        worker = app.worker()
+        worker.start()
+        try:
+            with app.transaction() as tx:
+                tx.execute("SELECT 1 FROM queuert_job WHERE id = %s FOR UPDATE", (waiting.id,))
+                app.trigger_job(chain.id, conn=tx)  # starts when this commits
+            with app.transaction() as tx:
+                tx.execute("SELECT 1 FROM queuert_job WHERE id = %s FOR UPDATE", (waiting.id,))
+                results: list[Any] = []
+                thread = threading.Thread(
+                    target=lambda: results.extend(app.wait_for(app.start_chain("job"), timeout=5).output for _ in range(5))
+                )
+                thread.start()
+                thread.join(20)
+                assert results == ["done"] * 5
+            assert app.wait_for(chain, timeout=10).output == "done"
+            assert app.get_chain(waiting.id).status == "pending"  # type: ignore[union-attr]
+        finally:
+            worker.stop()
+
+
 def test_a_passing_error_is_ridden_out_and_nothing_is_lost(app: Queuert) -> None:
     app.job("job")(lambda job: time.sleep(0.02))
     database = app._engine.database

@@ -582,3 +582,69 @@ def test_a_job_without_a_timeout_has_no_deadline(app: Queuert) -> None:
 
     with app.worker():
         assert app.wait_for(app.start_chain(plain), timeout=10).output is True
+
+
+# Whose fault it is
+
+
+def test_a_deadlock_costs_no_attempt(pg_url: str) -> None:
+    """Two handlers lock two rows in opposite order, each in its own transaction."""
+    with Queuert(pg_url) as app:
+        with app.transaction() as tx:
+            tx.execute("CREATE TABLE account (id integer PRIMARY KEY, n integer)")
+            tx.execute("INSERT INTO account VALUES (1, 0), (2, 0)")
+        gate = threading.Barrier(2)
+
+        @app.job("transfer", max_attempts=1)
+        def transfer(job: RunningJob[list[int]]) -> None:
+            with job.complete() as tx:
+                tx.execute("UPDATE account SET n = n + 1 WHERE id = %s", (job.input[0],))
+                if job.attempt == 1:
+                    gate.wait(10)
+                tx.execute("UPDATE account SET n = n + 1 WHERE id = %s", (job.input[1],))
+
+        chains = [app.start_chain(transfer, [1, 2]), app.start_chain(transfer, [2, 1])]
+        with app.worker(concurrency=2):
+            for chain in chains:
+                app.wait_for(chain, timeout=20)
+        found = sorted(outcomes(app, chain.id) for chain in chains)
+        assert found == [["rescheduled", "succeeded"], ["succeeded"]]
+        with app.transaction() as tx:
+            assert tx.execute("SELECT n FROM account").fetchall() == [(2,), (2,)]
+
+
+@pytest.mark.parametrize("place", ["prepare", "complete"])
+def test_a_lost_connection_costs_no_attempt(pg_url: str, place: str) -> None:
+    with Queuert(pg_url) as app:
+
+        @app.job("unlucky", max_attempts=1)
+        def unlucky(job: RunningJob[None]) -> str:
+            with job.prepare() if place == "prepare" else job.complete() as tx:
+                if job.attempt == 1:
+                    tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            return "done"
+
+        with app.worker():
+            chain = app.wait_for(app.start_chain(unlucky), timeout=20)
+        assert outcomes(app, chain.id) == ["rescheduled", "succeeded"]
+
+
+@pytest.mark.parametrize("place", ["prepare", "complete"])
+def test_an_error_of_another_database_is_the_handlers(app: Queuert, place: str) -> None:
+    """It looks like one that passes, but the transaction of the job is as good as before."""
+    import sqlite3
+
+    import psycopg
+
+    postgres = app._engine.database.dialect == "postgres"
+
+    @app.job("elsewhere", max_attempts=1)
+    def elsewhere(job: RunningJob[None]) -> None:
+        with job.prepare() if place == "prepare" else job.complete():
+            if postgres:
+                raise psycopg.OperationalError("the other server does not answer")
+            raise sqlite3.OperationalError("database is locked")
+
+    with app.worker():
+        chain = closed(app, app.start_chain(elsewhere))
+    assert chain.error_code == ("INTERNAL:OperationalError" if postgres else "DEPENDENCY:DB_LOCKED")

@@ -382,6 +382,26 @@ STALLED = """
 """
 
 
+def stop_outside_a_transaction(process: subprocess.Popen[str], app: Queuert) -> None:
+    """A process that is stopped while it writes to a SQLite file keeps everybody else from writing."""
+    for _ in range(50):
+        process.send_signal(signal.SIGSTOP)
+        free = threading.Event()
+
+        def write(free: threading.Event = free) -> None:
+            with app.transaction() as tx:
+                tx.execute("DELETE FROM ledger")
+            free.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        if free.wait(0.5):
+            return
+        process.send_signal(signal.SIGCONT)
+        writer.join()
+    raise AssertionError("it was always writing")
+
+
 @pytest.mark.parametrize("kind", ["sqlite-file", "postgres"])
 def test_a_stopped_process_wakes_up_and_changes_nothing(kind: str, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue("sqlite_path")
@@ -403,7 +423,7 @@ def test_a_stopped_process_wakes_up_and_changes_nothing(kind: str, request: pyte
             assert stalled.stdout is not None
             assert stalled.stdin is not None
             assert json.loads(stalled.stdout.readline()) == {"entered": 1}
-            stalled.send_signal(signal.SIGSTOP)
+            stop_outside_a_transaction(stalled, app)
             with app.worker(reap_interval=0.2):
                 done = app.wait_for(chain, timeout=20)
             assert done.output == "attempt 2 here"

@@ -92,6 +92,8 @@ class AttemptRun:
         self._block: AbstractContextManager[Session] | None = None
         self._session: Session | None = None
         self._spoiled: BaseException | None = None
+        self._failed_by_database = False
+        """A transaction was lost by what the database did, and not by what the handler did."""
         self._closed_by_handler = False
 
     def run(self) -> Outcome:
@@ -175,6 +177,7 @@ class AttemptRun:
         assert session is not None
         assert block is not None
         self._block = None
+        self._failed_by_database = True  # if anything does: the handler's part is over
         try:
             try:
                 done = self._chains.complete(session, self._worker_id, [completion])
@@ -185,7 +188,7 @@ class AttemptRun:
                 raise
             block.__exit__(None, None, None)
         except Exception as error:
-            if not isinstance(error, QueuertError) and self._engine.database.is_transient(error) and self._was_committed():
+            if self._engine.database.is_transient(error) and self._was_committed():
                 return Outcome(committed=True)
             return self._ended(error)
         return Outcome(committed=True)
@@ -216,8 +219,8 @@ class AttemptRun:
         if isinstance(error, JobInterruptedError) and error.reason == "stopping":
             return Outcome(ended=self._again(0.0, "The worker is stopping."))
         if self._closed_by_handler:
-            error = TransactionMisuseError("The handler closed the connection of complete(): nothing of it is saved.")
-        if self._session is not None and not isinstance(error, QueuertError) and self._engine.database.is_transient(error):
+            error = TransactionMisuseError("The handler closed the connection of its transaction: nothing of it is saved.")
+        if self._failed_by_database and any(map(self._engine.database.is_transient, _causes(error))):
             # A deadlock's victim, or a lost connection: nobody's fault, so it costs no attempt.
             pause = TRANSIENT_PAUSE * 2 ** min(self.job.attempts_forgiven, 20)
             return Outcome(ended=self._again(min(pause, LONGEST_TRANSIENT_PAUSE), error_detail(error)))
@@ -283,7 +286,7 @@ class AttemptRun:
     def prepare(self) -> Iterator[Any]:
         if self._session is not None:
             raise QueuertError("prepare() must come before complete().")
-        with self._engine.database.block() as session:
+        with self._watched(self._engine.database.block()) as session:
             with ExitStack() as stack:
                 yield self._enter(stack, "around_prepare", session)
             # The lease is checked under the row's lock, so that a worker that lost it cannot commit here either.
@@ -293,12 +296,33 @@ class AttemptRun:
                 raise JobTakenByAnotherWorkerError(self.job.id, reason)
 
     @contextmanager
+    def _watched(self, block: AbstractContextManager[Session]) -> Iterator[Session]:
+        """Notices when it is the database that ends a transaction."""
+        inside = False
+        try:
+            with block as session:
+                inside = True
+                try:
+                    yield session
+                except BaseException:
+                    self._find_fault(session)
+                    raise
+                inside = False
+        except BaseException:
+            self._failed_by_database |= not inside
+            raise
+
+    @contextmanager
     def complete(self) -> Iterator[Any]:
         if self._session is not None:
             raise QueuertError("complete() can be used once in an attempt.")
         self.signal_if_lost()
         block = self._engine.database.block()
-        self._session = session = block.__enter__()
+        try:
+            self._session = session = block.__enter__()
+        except BaseException:
+            self._failed_by_database = True
+            raise
         self._block = block
         try:
             with ExitStack() as stack:
@@ -368,14 +392,33 @@ class AttemptRun:
 
     def _leave(self, block: AbstractContextManager[Session], error: BaseException) -> None:
         """Leave a transaction with an error: it is rolled back, and the error stays the caller's to raise."""
-        conn = self._session.raw if self._session is not None else None
-        # A connection of psycopg's that was lost is broken; one that was closed by hand is not.
-        self._closed_by_handler = bool(getattr(conn, "closed", False)) and not getattr(conn, "broken", True)
+        if self._session is not None:
+            self._find_fault(self._session)
         try:
             block.__exit__(type(error), error, error.__traceback__)
         except BaseException as raised:
             if raised is not error:
                 logger.debug("Rolling back raised another error.", exc_info=True)
+
+    def _find_fault(self, session: Session) -> None:
+        """An error is about to end a transaction. If it is still good, then the error came from elsewhere."""
+        conn = session.raw
+        if session.dialect == "sqlite":
+            self._failed_by_database |= not conn.in_transaction
+        elif conn.closed and not conn.broken:  # one that was lost is broken
+            self._closed_by_handler = True
+        else:
+            self._failed_by_database |= conn.closed or conn.info.transaction_status.name in ("INERROR", "UNKNOWN")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was raised from: frameworks wrap those of the driver."""
+    cause: BaseException | None = error
+    for _ in range(10):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__
 
 
 def retry_or_fail(job: Job, backoff: BackoffFunction | Backoff, *, final: bool = False) -> dict[str, Any]:

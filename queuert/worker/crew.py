@@ -217,7 +217,10 @@ class Crew:
                 return
             self._ending = threading.Thread(target=self._end, name=f"queuert-{self._options.name}-stop", daemon=True)
             callbacks, self._on_stop = self._on_stop, []
-        self._ending.start()
+        try:
+            self._ending.start()
+        except RuntimeError:  # the interpreter is ending, and starts no more threads
+            self._end()
         for callback in callbacks:
             callback()
 
