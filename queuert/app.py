@@ -506,5 +506,5 @@ def _notifier(database: Database, notify: object, prefix: str) -> tuple[Notifier
     if notify == "auto" and isinstance(database, SqliteDatabase) and not database.in_memory:
         from queuert.notify.sqlite_file import SqliteFileNotifier
 
-        return SqliteFileNotifier(database.open_watcher), False
+        return SqliteFileNotifier(database.open_watcher, watches=lambda: not database.in_memory), False
     return InProcessNotifier(), False

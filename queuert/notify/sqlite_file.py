@@ -33,16 +33,24 @@ class SqliteFileNotifier(InProcessNotifier):
     """Tells this process at once, and other processes within `poll` seconds of the commit.
 
     `open_watcher` opens a connection to the file that nobody else uses, with `check_same_thread=False`: a fork closes it
-    in another thread. While there is no file it raises, and does not create one.
+    in another thread. While there is no file it raises, and does not create one. `watches` is asked whether there is a
+    file to watch at all.
     """
 
-    def __init__(self, open_watcher: Callable[[], sqlite3.Connection], poll: float = POLL) -> None:
+    def __init__(
+        self,
+        open_watcher: Callable[[], sqlite3.Connection],
+        poll: float = POLL,
+        *,
+        watches: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__()
         self._open_watcher = open_watcher
         self._poll = poll
+        self._watches = watches
 
-    def _make_watcher(self, deliver: Deliver) -> Watcher:
-        return _FileWatcher(self._open_watcher, deliver, self._poll)
+    def _make_watcher(self, deliver: Deliver) -> Watcher | None:
+        return _FileWatcher(self._open_watcher, deliver, self._poll) if self._watches() else None
 
 
 class _FileWatcher(Watcher):
