@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
@@ -21,6 +22,17 @@ class QueuertConfig(AppConfig):
         checks.register(check_settings, checks.Tags.database)
         checks.register(check_settings)
         autodiscover_modules("jobs")
+        if getattr(settings, "TASKS", None):
+            register_tasks()
+
+
+def register_tasks() -> None:
+    """The job types of Django's tasks, where the project has some and the framework is there."""
+    backends = [params.get("BACKEND", "") for params in settings.TASKS.values()]
+    if any(backend.startswith("queuert.contrib.django.") for backend in backends):
+        from queuert.contrib.django.tasks import register_backends
+
+        register_backends()
 
 
 def check_settings(app_configs: Sequence[Any] | None = None, **_: Any) -> list[checks.CheckMessage]:

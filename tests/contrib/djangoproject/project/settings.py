@@ -2,6 +2,9 @@
 
 import json
 import os
+from importlib.util import find_spec
+
+import django
 
 SECRET_KEY = "only for tests"
 DEBUG = False
@@ -38,3 +41,7 @@ TEMPLATES = [
 ]
 DATABASES = {"default": json.loads(os.environ["PROJECT_DATABASE"])}
 QUEUERT = json.loads(os.environ.get("PROJECT_QUEUERT", "{}"))
+if django.VERSION >= (6, 0) or find_spec("django_tasks"):
+    TASKS = {"default": {"BACKEND": "queuert.contrib.django.tasks.QueuertBackend", "QUEUES": ["default", "mail"]}}
+    if django.VERSION < (6, 0):
+        INSTALLED_APPS.append("django_tasks")
