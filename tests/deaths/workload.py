@@ -1,0 +1,253 @@
+"""What the worker processes of these tests run: `python workload.py '{"url": ..., "marks": ...}'`.
+
+Every handler that writes does so into a table without a unique constraint, so that what happens twice is there twice.
+`stay-...` jobs stay at the point that they are named after, in their first attempt, until somebody kills the process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from support.fleet import Marks
+
+from queuert import Backoff, Continuation, JobTypes, Lease, Queuert, RunningJob
+from queuert.notify.base import Channel
+from queuert.worker.outcomes import OutcomeWriter
+from queuert.worker.slots import Slots
+
+TABLES = ("CREATE TABLE ledger (job_id text, step text)", "CREATE TABLE prepared (job_id text, attempt integer)")
+POINTS = ("claimed", "handler", "prepare", "prepared", "complete", "left", "committed", "returned", "written")
+STEPS = (
+    *("first", "second", "third", "leaf", "join", "quick", "slow", "stalled", "poison", "strict", "rude"),
+    *(f"stay-{point}" for point in POINTS),
+)
+
+
+def write(tx: Any, table: str, *values: object) -> None:
+    """Insert a row, whichever the driver."""
+    mark = "%s" if "psycopg" in type(tx).__module__ else "?"
+    tx.execute(f"INSERT INTO {table} VALUES ({', '.join([mark] * len(values))})", values)
+
+
+def make_types(marks: Marks, *, lease: float = 1.0, max_attempts: int | None = 25) -> JobTypes:
+    types = JobTypes(
+        lease=Lease(duration=lease), backoff=Backoff(initial=0.1, maximum=0.5, jitter=0), max_attempts=max_attempts
+    )
+
+    def started(job: RunningJob[Any]) -> None:
+        marks.write("started", job.id, job.attempt)
+
+    # A chain of three steps.
+
+    @types.job("first", continues_with=["second"])
+    def first(job: RunningJob[int]) -> Continuation:
+        started(job)
+        with job.complete() as tx:
+            write(tx, "ledger", job.id, "first")
+            return job.continue_with("second", job.input + 1)
+
+    @types.job("second", entry=False, continues_with=["third"])
+    def second(job: RunningJob[int]) -> Continuation:
+        started(job)
+        with job.prepare() as tx:
+            write(tx, "prepared", job.id, job.attempt)
+        with job.complete() as tx:
+            write(tx, "ledger", job.id, "second")
+        return job.continue_with("third", job.input + 1)
+
+    @types.job("third", entry=False)
+    def third(job: RunningJob[int]) -> int:
+        started(job)
+        return job.input + 1
+
+    # A fan-in.
+
+    @types.job("leaf")
+    def leaf(job: RunningJob[int]) -> int:
+        started(job)
+        with job.complete() as tx:
+            write(tx, "ledger", job.id, "leaf")
+        return job.input
+
+    @types.job("join", blockers=["leaf"])
+    def join(job: RunningJob[None]) -> int:
+        started(job)
+        with job.complete() as tx:
+            write(tx, "ledger", job.id, "join")
+            return sum(int(blocker.output) for blocker in job.blockers)
+
+    # One at a time.
+
+    def stay_at(job: RunningJob[None]) -> str:
+        def at(point: str) -> None:
+            if job.attempt == 1 and name == point:
+                stay(marks, point, job.id)
+
+        name = job.type_name.removeprefix("stay-")
+        started(job)
+        at("handler")
+        if name in ("returned", "written"):
+            return name
+        with job.prepare() as tx:
+            write(tx, "prepared", job.id, job.attempt)
+            at("prepare")
+        at("prepared")
+        with job.complete() as tx:
+            write(tx, "ledger", job.id, name)
+            at("complete")
+        at("left")
+        return name
+
+    for point in POINTS:
+        types.job(f"stay-{point}")(stay_at)
+
+    @types.job("quick")
+    def quick(job: RunningJob[Any]) -> Any:
+        started(job)
+        return job.input
+
+    @types.job("slow")
+    def slow(job: RunningJob[dict[str, str]]) -> str:
+        """Waits for a file to appear, and then ends as it is told to."""
+        started(job)
+        if job.attempt == 1:
+            while not Path(job.input["gate"]).exists():
+                time.sleep(0.001)
+        how = job.input["how"]
+        if how == "prepare":
+            with job.prepare() as tx:
+                write(tx, "prepared", job.id, job.attempt)
+        if how != "return":
+            with job.complete() as tx:
+                write(tx, "ledger", job.id, how)
+        return how
+
+    @types.job("stalled", continues_with=["third"], max_attempts=3)
+    def stalled(job: RunningJob[dict[str, Any]]) -> Any:
+        """Stands still in its first attempt, with its whole process, and then tries all the same to `how`."""
+        started(job)
+        how, gate = job.input["how"], Path(job.input["gate"])
+        while not gate.exists():  # the only thing that wakes it
+            time.sleep(0.001)
+        if job.input["told"]:
+            marks.write("told", job.id, job.attempt, job.signal.reason if job.signal.wait(20) else None)
+        error: str | None = None
+        try:
+            return end(job, how)
+        except BaseException as raised:
+            error = type(raised).__name__
+            raise
+        finally:
+            marks.write("tried", job.id, job.attempt, error)
+
+    def end(job: RunningJob[Any], how: str) -> Any:
+        if how == "prepare":
+            with job.prepare() as tx:
+                write(tx, "prepared", job.id, job.attempt)
+        elif how == "complete":
+            with job.complete() as tx:
+                write(tx, "ledger", job.id, how)
+        elif how == "continue in complete":
+            with job.complete() as tx:
+                write(tx, "ledger", job.id, how)
+                return job.continue_with("third", 1)
+        elif how == "continue":
+            return job.continue_with("third", 1)
+        elif how == "reschedule":
+            job.reschedule(after=0)
+        elif how == "fail":
+            job.fail("TEST:FAILED")
+        elif how == "raise":
+            raise RuntimeError("too late")
+        return how
+
+    # Trouble.
+
+    @types.job("poison", max_attempts=3)
+    def poison(job: RunningJob[str]) -> None:
+        started(job)
+        if job.input == "handler":
+            os.kill(os.getpid(), signal.SIGKILL)
+        with job.complete() as tx:
+            write(tx, "ledger", job.id, "poison")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @types.job("strict")
+    def strict(job: RunningJob[Order]) -> int:
+        started(job)
+        return job.input.number
+
+    @types.job("rude", max_attempts=1)
+    def rude(job: RunningJob[str]) -> None:
+        started(job)
+        with job.complete() as tx:
+            write(tx, "ledger", job.id, job.input)
+            if job.input.isupper():
+                tx.execute(job.input)
+            elif job.input == "executescript":
+                tx.executescript("INSERT INTO ledger VALUES ('script', 'script')")
+            elif job.input == "with":
+                with tx:
+                    pass
+            else:
+                getattr(tx, job.input)()
+
+    return types
+
+
+@dataclass
+class Order:
+    """The input that `strict` wants."""
+
+    number: int
+
+
+def stay(marks: Marks, point: str, job_id: str) -> NoReturn:
+    """Say where this process is, and never leave."""
+    marks.write("at", job_id, 1, point)
+    while True:
+        time.sleep(3600)
+
+
+def stay_in_the_library(app: Queuert, marks: Marks, point: str) -> None:
+    """Have the process stay where no handler runs."""
+    if point == "claimed":
+        Slots.submit = lambda self, claimed: stay(marks, point, claimed[0].job.id)  # type: ignore[method-assign]
+    elif point == "returned":
+        OutcomeWriter.write = lambda self, endings, *, wait: stay(  # type: ignore[method-assign]
+            marks, point, endings[0].held.job.id
+        )
+    elif point in ("committed", "written"):
+        publish = app._engine.notifier.publish
+
+        def publish_and_stay(notices: Any) -> None:
+            for notice in notices:
+                if notice.channel is Channel.CHAIN_CLOSED:
+                    stay(marks, point, notice.payload)
+            publish(notices)
+
+        app._engine.notifier.publish = publish_and_stay  # type: ignore[method-assign]
+
+
+def main(options: dict[str, Any]) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(message)s")
+    marks = Marks(Path(options["marks"]))
+    app = Queuert(options["url"], **options.get("app", {}))
+    if "heartbeat" in options:
+        app._engine.notifier._heartbeat = options["heartbeat"]  # type: ignore[attr-defined]
+    app.include(make_types(marks, **options.get("types", {})))
+    stay_in_the_library(app, marks, options.get("stay", ""))
+    with app:
+        return 0 if app.worker(reap_interval=0.2, **options.get("worker", {})).run() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
