@@ -14,9 +14,9 @@ from queuert.engine import Engine, Settings
 from queuert.error_codes import ErrorCodes, checked
 from queuert.history import History, Stats
 from queuert.hooks import Hooks
-from queuert.ids import Ids
-from queuert.job_types import BackoffOption, DefinesJobTypes, InputOf, JobType, JobTypes
-from queuert.model import Attempt, Chain, Job, Page, TimelineEntry
+from queuert.ids import Id, Ids
+from queuert.job_types import BackoffOption, DefinesJobTypes, InputOf, JobType, JobTypeOrName, JobTypes
+from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
 from queuert.notify.base import Notifier
 from queuert.notify.in_process import InProcessNotifier
 from queuert.options import UNSET, Dedup, Duration, Lease, Retention, _Unset, seconds
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 InputT = TypeVar("InputT")
 
 JobTypeT = TypeVar("JobTypeT", bound=JobType[Any, Any])
-IdFunction = Callable[[], Any]
+IdFunction = Callable[[], Id]
 IdCheck = Callable[[str], bool]
 
 
@@ -204,7 +204,7 @@ class Queuert(DefinesJobTypes):
         input: object = None,
         *,
         conn: Any = None,
-        id: Any = None,
+        id: Id | None = None,
         at: datetime | None = None,
         after: Duration | None = None,
         priority: int | None = None,
@@ -239,75 +239,77 @@ class Queuert(DefinesJobTypes):
         return self._starter.start(batch, conn)
 
     @contextmanager
-    def complete_chain(self, chain_id: Any, *, conn: Any = None, type_name: str | None = None) -> Iterator[ChainTail]:
+    def complete_chain(
+        self, chain_id: ChainRef, *, conn: Any = None, type_name: JobTypeOrName | None = None
+    ) -> Iterator[ChainTail]:
         """Lock a chain's tail, to read it, or to complete it without a worker by `finish` or `continue_with`."""
         (identity,) = ids_of(self._engine, [chain_id])
         with self._chains.complete_from_outside(identity, conn, type_name) as tail:
             yield tail
 
-    def cancel_chain(self, chain_id: Any, *, conn: Any = None, cascade: bool = False) -> Chain:
+    def cancel_chain(self, chain_id: ChainRef, *, conn: Any = None, cascade: bool = False) -> Chain:
         """Cancel an open chain; with `cascade` also what waits for it. A running handler is signalled."""
         return self.cancel_chains([chain_id], conn=conn, cascade=cascade)[0]
 
-    def cancel_chains(self, chain_ids: Iterable[Any], *, conn: Any = None, cascade: bool = False) -> list[Chain]:
+    def cancel_chains(self, chain_ids: Iterable[ChainRef], *, conn: Any = None, cascade: bool = False) -> list[Chain]:
         """Cancel many chains; all or none."""
         ids = ids_of(self._engine, chain_ids)
         return self._chains.cancel(ids, conn, cascade=cascade) if ids else []
 
-    def retry_chain(self, chain_id: Any, *, conn: Any = None) -> Chain:
+    def retry_chain(self, chain_id: ChainRef, *, conn: Any = None) -> Chain:
         """Give a failed or cancelled chain fresh attempts."""
         return self.retry_chains([chain_id], conn=conn)[0]
 
-    def retry_chains(self, chain_ids: Iterable[Any], *, conn: Any = None) -> list[Chain]:
+    def retry_chains(self, chain_ids: Iterable[ChainRef], *, conn: Any = None) -> list[Chain]:
         """Retry many chains; all or none."""
         ids = ids_of(self._engine, chain_ids)
         return self._chains.retry(ids, conn) if ids else []
 
-    def trigger_job(self, job_id: Any, *, conn: Any = None) -> Job:
+    def trigger_job(self, job_id: ChainRef, *, conn: Any = None) -> Job:
         """Run a scheduled job now."""
         return self.trigger_jobs([job_id], conn=conn)[0]
 
-    def trigger_jobs(self, job_ids: Iterable[Any], *, conn: Any = None) -> list[Job]:
+    def trigger_jobs(self, job_ids: Iterable[ChainRef], *, conn: Any = None) -> list[Job]:
         """Run many scheduled jobs now; all or none."""
         ids = ids_of(self._engine, job_ids)
         return self._chains.trigger(ids, conn) if ids else []
 
-    def delete_chain(self, chain_id: Any, *, conn: Any = None, cascade: bool = False) -> Chain | None:
+    def delete_chain(self, chain_id: ChainRef, *, conn: Any = None, cascade: bool = False) -> Chain | None:
         """Delete a chain, with `cascade` also those it waited for; the deleted chain, or None if there is none."""
         ids = ids_of(self._engine, [chain_id])
         return next((c for c in self._chains.delete(ids, conn, cascade=cascade) if c.id == ids[0]), None)
 
-    def delete_chains(self, chain_ids: Iterable[Any], *, conn: Any = None, cascade: bool = False) -> list[Chain]:
+    def delete_chains(self, chain_ids: Iterable[ChainRef], *, conn: Any = None, cascade: bool = False) -> list[Chain]:
         """Delete many chains; all or none. What was deleted."""
         ids = ids_of(self._engine, chain_ids)
         return self._chains.delete(ids, conn, cascade=cascade) if ids else []
 
     # Reading
 
-    def get_job(self, id: Any, *, type_name: Any = None, conn: Any = None) -> Job | None:
+    def get_job(self, id: Id, *, type_name: JobTypeOrName | None = None, conn: Any = None) -> Job | None:
         """A job, or None; JobTypeMismatchError if its type is another than asked for."""
         return self._reader.job(id, type_name, conn)
 
-    def get_chain(self, id: Any, *, type_name: Any = None, conn: Any = None) -> Chain | None:
+    def get_chain(self, id: ChainRef, *, type_name: JobTypeOrName | None = None, conn: Any = None) -> Chain | None:
         """A chain, or None; JobTypeMismatchError if its type is another than asked for."""
         return self._reader.chain(id, type_name, conn)
 
-    def get_job_blockers(self, job_id: Any, *, conn: Any = None) -> list[Chain]:
+    def get_job_blockers(self, job_id: Id, *, conn: Any = None) -> list[Chain]:
         """The chains that a job was given as blockers, in order."""
         return self._reader.job_blockers(job_id, conn)
 
-    def connected_chains(self, chain_id: Any, *, conn: Any = None) -> list[Chain]:
+    def connected_chains(self, chain_id: ChainRef, *, conn: Any = None) -> list[Chain]:
         """All chains linked to this one by blockers, directly or through others, in either direction."""
         return self._reader.connected(chain_id, conn)
 
     def list_jobs(
         self,
         *,
-        types: Iterable[Any] | None = None,
-        chain_types: Iterable[Any] | None = None,
-        statuses: Iterable[Any] | None = None,
-        job_ids: Iterable[Any] | None = None,
-        chain_ids: Iterable[Any] | None = None,
+        types: Iterable[JobTypeOrName] | None = None,
+        chain_types: Iterable[JobTypeOrName] | None = None,
+        statuses: Iterable[Status | str] | None = None,
+        job_ids: Iterable[Job | ChainRef] | None = None,
+        chain_ids: Iterable[ChainRef] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         order: Literal["asc", "desc"] = "desc",
@@ -333,10 +335,10 @@ class Queuert(DefinesJobTypes):
     def list_chains(
         self,
         *,
-        types: Iterable[Any] | None = None,
-        statuses: Iterable[Any] | None = None,
-        chain_ids: Iterable[Any] | None = None,
-        job_ids: Iterable[Any] | None = None,
+        types: Iterable[JobTypeOrName] | None = None,
+        statuses: Iterable[Status | str] | None = None,
+        chain_ids: Iterable[ChainRef] | None = None,
+        job_ids: Iterable[Job | ChainRef] | None = None,
         root_only: bool = False,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -362,7 +364,7 @@ class Queuert(DefinesJobTypes):
 
     def list_chain_jobs(
         self,
-        chain_id: Any,
+        chain_id: ChainRef,
         *,
         order: Literal["asc", "desc"] = "asc",
         cursor: str | None = None,
@@ -374,7 +376,7 @@ class Queuert(DefinesJobTypes):
 
     def list_blocked_jobs(
         self,
-        chain_id: Any,
+        chain_id: ChainRef,
         *,
         order: Literal["asc", "desc"] = "desc",
         cursor: str | None = None,
@@ -386,7 +388,7 @@ class Queuert(DefinesJobTypes):
 
     def wait_for(
         self,
-        chain: Any,
+        chain: ChainRef,
         *,
         timeout: Duration | None = None,
         poll_interval: Duration = 1.0,
@@ -397,15 +399,17 @@ class Queuert(DefinesJobTypes):
 
     # History
 
-    def attempts(self, job_id: Any, *, conn: Any = None) -> list[Attempt]:
+    def attempts(self, job_id: Id, *, conn: Any = None) -> list[Attempt]:
         """The finished attempts of a job, oldest first."""
         return self._history.attempts(job_id, conn)
 
-    def timeline(self, job_id: Any, *, conn: Any = None) -> list[TimelineEntry]:
+    def timeline(self, job_id: Id, *, conn: Any = None) -> list[TimelineEntry]:
         """What happened to a job, in order."""
         return self._history.timeline(job_id, conn)
 
-    def stats(self, *, types: Iterable[Any] | None = None, count_limit: int | None = 10_000, conn: Any = None) -> Stats:
+    def stats(
+        self, *, types: Iterable[JobTypeOrName] | None = None, count_limit: int | None = 10_000, conn: Any = None
+    ) -> Stats:
         """How things stand: counts, the oldest, retries, errors, what is stranded."""
         return self._history.stats(types, count_limit, conn)
 
@@ -443,7 +447,7 @@ class Queuert(DefinesJobTypes):
         self,
         *,
         concurrency: int = 1,
-        types: Iterable[Any] | None = None,
+        types: Iterable[JobTypeOrName] | None = None,
         name: str | None = None,
         poll_interval: Duration | None = None,
         reap_interval: Duration | None = None,
@@ -466,7 +470,7 @@ class Queuert(DefinesJobTypes):
             **{key: value for key, value in intervals.items() if value is not None},
         )
 
-    def drain(self, *, timeout: Duration = 10, types: Iterable[Any] | None = None) -> int:
+    def drain(self, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None) -> int:
         """Run everything due, in this thread, until nothing is; the number of attempts run."""
         with self._engine.explained():
             return drain(self._engine, self._chains, timeout=timeout, types=types)

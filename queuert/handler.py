@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from queuert.chains import NextJob
+    from queuert.ids import Id
     from queuert.job_types import InputOf, JobType
     from queuert.starting import ChainRef, NextOptions
     from queuert.worker.attempt import AttemptRun
@@ -138,7 +139,7 @@ class RunningJob(Job, Generic[InputT]):
         job_type: JobType[Any, Any] | str,
         input: object = None,
         *,
-        id: Any = None,
+        id: Id | None = None,
         at: datetime | None = None,
         after: Duration | None = None,
         priority: int | None = None,

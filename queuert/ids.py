@@ -13,9 +13,12 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Union
 
 from queuert.errors import InvalidJobIdError
+
+Id = Union[str, int, uuid.UUID]
+"""What is taken for an id. Records have them as strings."""
 
 _lock = threading.Lock()
 _last = 0
@@ -61,7 +64,7 @@ class Ids:
     def __init__(
         self,
         id_type: str | None = None,
-        generate: Callable[[], Any] | None = None,
+        generate: Callable[[], Id] | None = None,
         validate: Callable[[str], bool] | None = None,
     ) -> None:
         for name, function in (("generate_id", generate), ("validate_id", validate)):
