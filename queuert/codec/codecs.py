@@ -1,0 +1,63 @@
+"""The codec of a declared type: its converter with the JSON text around it."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final
+
+from queuert.codec.compiler import Compiler
+from queuert.codec.converter import Converter
+from queuert.codec.text import TOO_DEEP, CodecError, dump_json, load_json, write
+
+
+class Codec(ABC):
+    """Converts the values of one declared type."""
+
+    @abstractmethod
+    def encode(self, value: object) -> str:
+        """Compact JSON text, or CodecError."""
+
+    @abstractmethod
+    def decode(self, text: str) -> Any:
+        """The typed value, or CodecError."""
+
+
+class _UntypedCodec(Codec):
+    def encode(self, value: object) -> str:
+        return dump_json(value)
+
+    def decode(self, text: str) -> Any:
+        return load_json(text)
+
+
+class _TypedCodec(Codec):
+    def __init__(self, converter: Converter) -> None:
+        self._dump = converter.dump
+        self._load = converter.load
+        self._load_text = converter.load_text
+
+    def encode(self, value: object) -> str:
+        try:
+            return write(self._dump(value))
+        except RecursionError:
+            raise CodecError(TOO_DEEP) from None
+
+    def decode(self, text: str) -> Any:
+        try:
+            if self._load_text is not None:
+                return self._load_text(text)
+            return self._load(load_json(text))
+        except RecursionError:
+            raise CodecError(TOO_DEEP) from None
+
+
+UNTYPED: Final[Codec] = _UntypedCodec()
+
+
+def codec_for(annotation: Any, *, where: str = "type", localns: Mapping[str, Any] | None = None) -> Codec:
+    """The codec of a type. `where` opens the messages about a type that has none; `localns` helps to resolve names."""
+    if annotation in (Any, object, inspect.Parameter.empty):
+        return UNTYPED
+    return _TypedCodec(Compiler(localns).compile(annotation, where))

@@ -1,0 +1,158 @@
+"""Types that are a JSON object: dataclasses, TypedDict and pydantic models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, get_args
+
+from queuert.codec.converter import KINDS, OBJECT, Converter, Shape, mismatch
+from queuert.codec.hints import is_literal
+from queuert.codec.text import CodecError, article, write
+
+
+def _check_keys(shape: Shape, keys: AbstractSet[Any]) -> None:
+    """Say which key is missing or unknown, if one is."""
+    missing = shape.required - keys
+    if missing:
+        raise CodecError(f"missing {', '.join(map(repr, sorted(missing)))}")
+    unknown = sorted(repr(key) for key in keys - shape.allowed)
+    if unknown:
+        raise CodecError(f"unknown {', '.join(unknown)}")
+
+
+def dataclass_of(cls: type[Any], fields: Mapping[str, Converter], shape: Shape) -> Converter:
+    expected = article(cls.__name__)
+    dumps = [(name, converter.dump) for name, converter in fields.items()]
+    loads = [(name, converter.load) for name, converter in fields.items()]
+    required = shape.required
+
+    def coerce(value: Any) -> Any:
+        """A dict that decodes to the dataclass will do; a subclass must not lose fields of its own."""
+        if isinstance(value, dict):
+            return load(value)
+        if not isinstance(value, cls):
+            raise mismatch(expected, value)
+        extra = {field.name for field in dataclasses.fields(value) if field.init} - shape.allowed
+        if extra:
+            names = ", ".join(sorted(extra))
+            raise CodecError(f"expected {expected}, got {article(type(value).__name__)}, which would lose {names}")
+        return value
+
+    def dump(value: Any) -> dict[str, Any]:
+        if type(value) is not cls:
+            value = coerce(value)
+        result = {}
+        name = ""
+        try:
+            for name, dump_field in dumps:
+                result[name] = dump_field(getattr(value, name))
+        except CodecError as error:
+            raise error.within(name) from None
+        except AttributeError:
+            raise CodecError("missing").within(name) from None
+        return result
+
+    def load(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise mismatch(expected, data)
+        values = {}
+        name = ""
+        try:
+            for name, load_field in loads:
+                if name in data:
+                    values[name] = load_field(data[name])
+        except CodecError as error:
+            raise error.within(name) from None
+        if len(values) != len(data) or not required <= values.keys():
+            _check_keys(shape, data.keys())
+        try:
+            return cls(**values)
+        except Exception as error:
+            raise CodecError(f"expected {expected}, but it refuses the values: {error}") from error
+
+    return Converter(dump, load, expected, OBJECT, shape=shape)
+
+
+def typed_dict_of(cls: type[Any], fields: Mapping[str, Converter], shape: Shape) -> Converter:
+    expected = article(cls.__name__)
+
+    def converter(convert_fields: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+        def convert(value: Any) -> dict[str, Any]:
+            if not isinstance(value, dict):
+                raise mismatch(expected, value)
+            if value.keys() != shape.allowed:
+                _check_keys(shape, value.keys())
+            result = {}
+            for name, item in value.items():
+                try:
+                    result[name] = convert_fields[name](item)
+                except CodecError as error:
+                    raise error.within(name) from None
+            return result
+
+        return convert
+
+    return Converter(
+        converter({name: field.dump for name, field in fields.items()}),
+        converter({name: field.load for name, field in fields.items()}),
+        expected,
+        OBJECT,
+        plain=all(field.plain for field in fields.values()),
+        shape=shape,
+    )
+
+
+def pydantic_of(cls: Any) -> Converter:
+    """A pydantic model: recognised by its methods, so that pydantic is never imported from here."""
+    expected = article(cls.__name__)
+    fields: Mapping[str, Any] = cls.model_fields
+    is_root = bool(getattr(cls, "__pydantic_root_model__", False))
+
+    def guarded(function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except RecursionError:
+            raise
+        except Exception as error:
+            list_errors = getattr(error, "errors", None)
+            details: Any = list_errors() if callable(list_errors) else None
+            if details:
+                raise CodecError(str(details[0]["msg"]), details[0]["loc"]) from None
+            raise CodecError(f"expected {expected}, but it refuses the values: {error}") from error
+
+    def dump(value: Any) -> Any:
+        if not isinstance(value, cls):
+            if not isinstance(value, dict):
+                raise mismatch(expected, value)
+            value = guarded(cls.model_validate, value)
+        extra = set() if type(value) is cls else set(type(value).model_fields) - set(fields)
+        if extra:
+            names = ", ".join(sorted(extra))
+            raise CodecError(f"expected {expected}, got {article(type(value).__name__)}, which would lose {names}")
+        data = guarded(lambda: value.model_dump(mode="json", by_alias=True, warnings=False))
+        load(data)  # a model can be changed after it was validated
+        return data
+
+    def load(data: Any) -> Any:
+        # As JSON, not as Python values: strict models take a date as text only from JSON.
+        return guarded(cls.model_validate_json, write(data))
+
+    def load_text(text: str) -> Any:
+        return guarded(cls.model_validate_json, text)
+
+    def key(name: str) -> str:
+        return str(getattr(fields[name], "alias", None) or name)
+
+    shape = None
+    if not is_root:
+        tags = {key(name): set(get_args(f.annotation)) for name, f in fields.items() if is_literal(f.annotation)}
+        shape = Shape(
+            required={key(name) for name, field in fields.items() if field.is_required()},
+            allowed={key(name) for name in fields},
+            takes_unknown=cls.model_config.get("extra", "ignore") != "forbid",
+            tags=tags,
+        )
+    kinds = frozenset(KINDS.values()) if is_root else OBJECT
+    return Converter(dump, load, expected, kinds, shape=shape, load_text=load_text)
