@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from queuert import observing
 from queuert.engine import Engine, closed, lost, pending_types, schedule, scheduled
 from queuert.errors import (
     BlockerReference,
@@ -49,6 +50,7 @@ class NextJob:
     columns: dict[str, Any]
     blockers: tuple[str, ...] = ()
     explicit_id: bool = False
+    produced: observing.Produced | None = None
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ class Chains:
         priority: int | None = None,
         max_attempts: int | _Unset | None = UNSET,
         blockers: Sequence[ChainRef] | None = None,
-        trace: str | None = None,
+        told: bool = True,
     ) -> NextJob:
-        """Check a continuation of `current`; nothing is written."""
+        """Check a continuation of `current`; nothing is written. `told` says whether we are told of its commit."""
         engine = self._engine
         target = engine.types.get(job_type)
         known = engine.types.find(current.type_name)
@@ -112,12 +114,14 @@ class Chains:
                 f"A job of chain {current.chain_id} cannot wait for its own chain.",
                 type_name=target.name,
             )
+        text = engine.encode_input(target, input)
+        produced = observing.producing(engine, "continue", [target.name], told=told)
         return NextJob(
             job_type=target,
             columns={
                 "next_id": engine.ids.new() if id is None else engine.ids.check(id),
                 "next_type": target.name,
-                "next_input": engine.encode_input(target, input),
+                "next_input": text,
                 "next_priority": None if priority is None else check_priority(priority),
                 "next_at": due_at,
                 "next_after": due_after,
@@ -125,10 +129,11 @@ class Chains:
                     target.max_attempts if isinstance(max_attempts, _Unset) else max_attempts
                 ),
                 "next_blockers": len(named),
-                "next_trace": trace,
+                "next_trace": produced.trace if produced is not None else None,
             },
             blockers=named,
             explicit_id=id is not None,
+            produced=produced,
         )
 
     def complete(
@@ -168,7 +173,8 @@ class Chains:
         notices = scheduled(n.job_type.name for n in going_on if not n.blockers)
         waiting = {n.columns["next_id"]: n.blockers for n in going_on if n.blockers}
         if waiting:
-            connect_blockers(self._engine, session, waiting)
+            traces = {n.columns["next_id"]: n.columns["next_trace"] for n in going_on}
+            connect_blockers(self._engine, session, waiting, traces)
             notices += pending_types(self._repository.settle_blockers(session, list(waiting)))
         if finished:
             if result.fixed_snapshot:
@@ -177,6 +183,9 @@ class Chains:
             notices += closed(finished)
         notices += lost(c.job.id for c in completions if c.token is None and c.job.leased_by and c.job.id in result.ids)
         self._engine.announce(session, notices)
+        outside = [c for c in completions if c.token is None and c.job.id in result.ids]
+        nexts = [(c.next.produced, str(c.next.columns["next_id"])) if c.next else (None, None) for c in outside]
+        observing.completed_outside(self._engine, session, [(c.job, *n) for c, n in zip(outside, nexts, strict=True)])
         return result
 
     def _lock(
@@ -237,9 +246,7 @@ class Chains:
                 )
 
     @contextmanager
-    def complete_from_outside(
-        self, identity: str, conn: object | None, type_name: JobTypeOrName | None
-    ) -> Iterator[ChainTail]:
+    def complete_from_outside(self, identity: str, conn: object | None, type_name: JobTypeOrName | None) -> Iterator[ChainTail]:
         """Lock the tail of a chain and hand it out to be finished or continued without a worker."""
         with self._engine.explained():
             if conn is not None:
@@ -295,6 +302,7 @@ class Chains:
             cancelled = repository.cancel_tails(session, sorted(tail.id for tail in tails.values()), actor)
             notices = closed(chain for _, chain in cancelled) + lost(job for job, _ in cancelled if job in running)
             self._engine.announce(session, notices)
+            observing.act(session, "cancelled", [chain for _, chain in cancelled], actor)
             return self._existing(session, ids)
 
         return self._engine.write(conn, work)
@@ -325,6 +333,7 @@ class Chains:
                     )
             freed = repository.retry_tails(session, [tail.id for tail in tails.values()], actor)
             self._engine.announce(session, pending_types(freed))
+            observing.act(session, "retried", ids, actor)
             return self._existing(session, ids)
 
         return self._engine.write(conn, work)
@@ -340,6 +349,7 @@ class Chains:
                 if jobs[identity].status is not Status.PENDING:
                     raise JobNotTriggerableError(identity, jobs[identity].status.value)
             self._engine.announce(session, pending_types(repository.trigger_jobs(session, list(jobs), actor)))
+            observing.act(session, "triggered", ids, actor)
             jobs = repository.get_jobs(session, ids)
             return [self._engine.decode_job(Job(**jobs[identity].__dict__)) for identity in ids]
 
@@ -358,6 +368,7 @@ class Chains:
             running = [job.id for job in repository.get_jobs(session, list(locked)).values() if job.leased_by]
             repository.delete_chains(session, list(chains))
             self._engine.announce(session, lost(running) + closed(chains))
+            observing.act(session, "deleted", list(chains))
             ordered = [*dict.fromkeys(ids), *(identity for identity in affected if identity not in set(ids))]
             return [self._engine.decode_chain(chains[identity]) for identity in ordered if identity in chains]
 
@@ -425,6 +436,7 @@ class ChainTail:
             priority=priority,
             max_attempts=max_attempts,
             blockers=blockers,
+            told=self._session.hooks is not None,
         )
         self._complete(Completion(self._raw, None, None, following))
 

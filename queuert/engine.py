@@ -21,6 +21,7 @@ from queuert.ids import Ids
 from queuert.job_types import JobType, JobTypes
 from queuert.model import Chain, Job, Status
 from queuert.notify.base import Channel, Notice, Notifier
+from queuert.observing import Observer
 from queuert.options import Duration, instant, seconds
 from queuert.storage.base import Database, Session
 from queuert.storage.migrations import explain
@@ -58,6 +59,8 @@ class Engine:
         self.notifier = notifier
         self.ids = ids
         self.settings = settings
+        self.observer: Observer | None = None
+        """Told of what happens, if somebody wants to know."""
         self._ambient = threading.local()
 
     # Sessions

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Union, overload
 
+from queuert import observing
 from queuert.engine import Engine, schedule, scheduled
 from queuert.errors import ChainNotFoundError, DuplicateJobIdError, JobTypeValidationError
+from queuert.ids import Id
 from queuert.job_types import InputOf, JobType, check_blockers, check_entry
 from queuert.model import Chain, Status
 from queuert.notify.base import Channel
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 InputT = TypeVar("InputT")
-ChainRef = Union[Chain, str, Any]
+ChainRef = Union[Chain, Id]
+"""A chain, or its id."""
 
 FOREIGN_KEY_VIOLATION: Final = "23503"
 
@@ -32,7 +35,7 @@ FOREIGN_KEY_VIOLATION: Final = "23503"
 class NextOptions(TypedDict, total=False):
     """The keyword options of a continuation."""
 
-    id: Any
+    id: Id | None
     at: datetime | None
     after: Duration | None
     priority: int | None
@@ -52,7 +55,7 @@ class NewChain:
 
     job_type: JobType[Any, Any] | str
     input: object = None
-    id: Any = field(default=None, kw_only=True)
+    id: Id | None = field(default=None, kw_only=True)
     at: datetime | None = field(default=None, kw_only=True)
     after: Duration | None = field(default=None, kw_only=True)
     priority: int | None = field(default=None, kw_only=True)
@@ -218,18 +221,24 @@ class Starter:
             return {}
         engine, repository = self._engine, self._engine.repository
         channel = engine.channel_in_transaction(session, Channel.SCHEDULED)
+        names = [plan.job_type.name for plan in plans]
+        produced = observing.producing(engine, "start", names, told=session.hooks is not None)
+        for plan in plans if produced is not None else ():
+            plan.item["trace"] = produced.trace if produced else None
         created = repository.insert_chains(session, [plan.item for plan in plans], channel)
         for plan in plans:
             if plan.id not in created:
                 raise DuplicateJobIdError(plan.id)
         blocked = {plan.id: plan for plan in plans if plan.blockers}
         if blocked:
-            connect_blockers(engine, session, {plan.id: plan.blockers for plan in blocked.values()})
+            traces = {plan.id: plan.item["trace"] for plan in blocked.values()}
+            connect_blockers(engine, session, {plan.id: plan.blockers for plan in blocked.values()}, traces)
             for freed in repository.settle_blockers(session, list(blocked)):
                 blocked[freed.id].status = freed.status
         if channel is None:
             ready = {plan.job_type.name for plan in plans if plan.status is Status.PENDING}
             engine.announce(session, scheduled(ready))
+        observing.started(session, produced, zip((plan.id for plan in plans), names, strict=True))
         return created
 
     def _records(self, session: Session, plans: Sequence[_Plan], created: Mapping[str, datetime]) -> list[Chain]:
@@ -285,12 +294,14 @@ def blocker_types(engine: Engine, session: Session, ids: Iterable[str]) -> dict[
     return {identity: chain.type_name for identity, chain in found.items()}
 
 
-def connect_blockers(engine: Engine, session: Session, blockers: Mapping[str, Sequence[str]]) -> None:
+def connect_blockers(
+    engine: Engine, session: Session, blockers: Mapping[str, Sequence[str]], traces: Mapping[str, str | None]
+) -> None:
     try:
         engine.repository.insert_blockers(
             session,
             [
-                {"job_id": job_id, "chain_id": blocker, "index": index, "trace": None}
+                {"job_id": job_id, "chain_id": blocker, "index": index, "trace": traces.get(job_id)}
                 for job_id, named in blockers.items()
                 for index, blocker in enumerate(named)
             ],

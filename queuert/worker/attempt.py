@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
+from queuert import observing
 from queuert.chains import Chains, Completion
 from queuert.engine import Engine, schedule
 from queuert.error_codes import MAX_CODE, MAX_DETAIL, MAX_ERROR, clean, error_code, error_detail, error_text
@@ -95,9 +96,20 @@ class AttemptRun:
         self._failed_by_database = False
         """A transaction was lost by what the database did, and not by what the handler did."""
         self._closed_by_handler = False
+        self._observed: observing.Observed | None = None
+        self._ran: float | None = None
+        """Seconds from the handler's start to its end."""
 
     def run(self) -> Outcome:
         """Run the handler; never raises an `Exception`."""
+        observing.attempt_started(self.job, self._worker_id)
+        observer = self._engine.observer
+        if observer is None:
+            return self._run_surrounded()
+        with observer.attempt(self.job, self._worker_id) as self._observed:
+            return self._run_surrounded()
+
+    def _run_surrounded(self) -> Outcome:
         outcome: Outcome | None = None
         try:
             with self._engine.database.around_attempt():
@@ -107,6 +119,27 @@ class AttemptRun:
                 return self._ended(error)
             logger.exception("What is around the attempts of %s raised after it had ended.", self.job.type_name)
         return outcome
+
+    def over(self, outcome: Outcome, *, written: bool = True) -> None:
+        """What became of the attempt is committed; or nothing is, since its lease was lost."""
+        if outcome.committed:
+            return  # told already
+        ended, next_id, code = outcome.ended, None, None
+        ending: observing.Ending = "succeeded"
+        if not written:
+            ending = "cancelled" if self.signal.reason in ("cancelled", "already_completed", "not_found") else "lost"
+        elif ended is not None:
+            code = ended["code"]
+            failed: observing.Ending = "failed" if ended["status"] == "failed" else "retried"
+            ending = failed if ended["outcome"] == "failed" else "rescheduled"
+        elif outcome.completion is not None and outcome.completion.next is not None:
+            following = outcome.completion.next
+            next_id = str(following.columns["next_id"])
+            if following.produced is not None:
+                following.produced.committed([next_id])
+        observing.attempt_over(self.job, self._worker_id, ending, error_code=code, seconds=self._ran, continued_to=next_id)
+        if self._observed is not None:
+            self._observed.over(ending, code)
 
     def _run(self) -> Outcome:
         self._waited = time.monotonic() - self._claimed
@@ -118,8 +151,12 @@ class AttemptRun:
         if self.job_type.timeout is not None and self.job.last_attempt_at is not None:
             start = self.job.last_attempt_at + timedelta(seconds=self._waited)
             running.__dict__["deadline"] = start + timedelta(seconds=self.job_type.timeout)
+        called = time.monotonic()
         try:
-            result = self._call(running)
+            try:
+                result = self._call(running)
+            finally:
+                self._ran = time.monotonic() - called
             if self._spoiled is not None and self._decision is None:
                 raise self._spoiled
         except Exception as error:
@@ -189,8 +226,12 @@ class AttemptRun:
             block.__exit__(None, None, None)
         except Exception as error:
             if self._engine.database.is_transient(error) and self._was_committed():
-                return Outcome(committed=True)
+                return self._committed(completion)
             return self._ended(error)
+        return self._committed(completion)
+
+    def _committed(self, completion: Completion) -> Outcome:
+        self.over(Outcome(completion=completion))
         return Outcome(committed=True)
 
     def _was_committed(self) -> bool:

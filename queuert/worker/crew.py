@@ -199,6 +199,7 @@ class Crew:
         if outcome.lost and not held.lost:
             outcome = attempt.broken_off()
         if outcome.committed or held.lost:
+            attempt.over(outcome, written=False)
             self._keeper.let_go([held])
         else:
             self._completer.put(held, outcome)

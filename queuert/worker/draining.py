@@ -78,6 +78,8 @@ class _Drain:
         except BaseException:
             endings.append(Ending(held, attempt.broken_off("It was interrupted.")))
             raise
+        if outcome.lost:
+            attempt.over(outcome, written=False)
         return [] if outcome.committed or outcome.lost else [Ending(held, outcome)]
 
     def _give_back(self, unstarted: list[Held]) -> None:

@@ -19,7 +19,9 @@ from typing import Any
 
 from queuert.chains import Chains, Completed
 from queuert.engine import Engine
+from queuert.error_codes import error_code
 from queuert.model import Job, Status
+from queuert.observing import facts
 from queuert.storage.base import Session
 from queuert.worker.attempt import Outcome
 from queuert.worker.leases import Held
@@ -70,14 +72,25 @@ class OutcomeWriter:
     def _refused(self, ending: Ending, error: Exception, *, wait: bool) -> list[Ending]:
         attempt = ending.held.attempt
         if ending.outcome.completion is not None and attempt is not None:
-            logger.warning("The result of %s cannot be stored: %s: %s.", ending.held, type(error).__name__, error)
+            # Without the error's text, which may quote the result.
+            logger.warning(
+                "The result of %s cannot be stored: %s.",
+                ending.held,
+                error_code(error),
+                extra={"event": "result_refused", **facts(ending.held.job, self._worker_id)},
+            )
             ending.outcome = attempt.failed(error)
             return self.write([ending], wait=wait)
         ended = ending.outcome.ended
         if ended is not None and (ended["detail"] or ended["error"]):
             ending.outcome = Outcome(ended={**ended, "detail": None, "error": None})
             return self.write([ending], wait=wait)
-        logger.error("The end of %s cannot be recorded; its lease runs out.", ending.held, exc_info=error)
+        logger.error(
+            "The end of %s cannot be recorded (%s); its lease runs out.",
+            ending.held,
+            error_code(error),
+            extra={"event": "end_refused", **facts(ending.held.job, self._worker_id)},
+        )
         ending.done = True
         return []
 
@@ -90,8 +103,8 @@ class OutcomeWriter:
                 locked.append(ending)
                 continue
             ending.done = True
-            if ending.held.job.id not in written and not ending.held.lost:
-                logger.info("The result of %s comes too late: its lease was lost.", ending.held)
+            if ending.held.attempt is not None:
+                ending.held.attempt.over(ending.outcome, written=ending.held.job.id in written)
         return locked
 
 

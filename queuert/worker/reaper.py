@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from queuert import observing
 from queuert.chains import Chains
 from queuert.engine import Engine
 from queuert.error_codes import MAX_DETAIL, WORKER_LOST, clean
@@ -91,7 +92,9 @@ def reap(
     def work(session: Session) -> tuple[int, int]:
         expired = engine.repository.lock_expired(session, now, BATCH)
         lost = [job for job in expired if not holds(job.id, job.lease_token)]
-        ended = chains.end_attempts(session, [_lost(engine, job, backoff) for job in lost]) if lost else set()
+        items = [_lost(engine, job, backoff) for job in lost]
+        ended = chains.end_attempts(session, items) if lost else set()
+        observing.reaped(engine, session, [each for each in zip(lost, items, strict=True) if each[0].id in ended])
         return len(expired), len(ended)
 
     while not stopping():
@@ -100,7 +103,8 @@ def reap(
         if found < BATCH or not ended:
             break
     if total:
-        logger.warning("%d jobs were taken back from workers that are gone.", total)
+        about = {"event": "reaped", "jobs": total}
+        logger.warning("%d jobs were taken back from workers that are gone.", total, extra=about)
     return total
 
 

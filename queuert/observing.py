@@ -1,0 +1,163 @@
+"""What happens to jobs, told to those who watch: a line in the log, and an observer if the app has one.
+
+A fact is told after the commit that made it true. On a user's own connection without `app.hooks()` nobody tells us of the
+commit, so what happens there is not told at all: better no news than false ones.
+
+The log's lines carry what they are about as attributes of the record (`event`, `job_id`, `chain_id`, `type_name`, `attempt`,
+`worker_id`, ...), never payloads, error messages or addresses with passwords. A job's everyday life is DEBUG; its final
+failure, its loss and the acts of operators are INFO.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from queuert.model import Job
+
+if TYPE_CHECKING:
+    from queuert.engine import Engine
+    from queuert.storage.base import Session
+
+# A library says nothing until the application sets up logging: not even the warnings that Python would print by default.
+logging.getLogger("queuert").addHandler(logging.NullHandler())
+logger = logging.getLogger("queuert.jobs")
+
+Ending = Literal["succeeded", "failed", "retried", "rescheduled", "cancelled", "lost"]
+"""How an attempt ended: `failed` for good, `retried` after a backoff, `cancelled` by somebody who cancelled, completed or
+deleted the job meanwhile, `lost` with its lease or its worker."""
+
+_SAID: dict[Ending, tuple[int, str, str]] = {
+    "succeeded": (logging.DEBUG, "completed", "Completed %s %s."),
+    "failed": (logging.INFO, "failed", "%s %s failed for good."),
+    "retried": (logging.DEBUG, "retry_scheduled", "%s %s failed and is tried again."),
+    "rescheduled": (logging.DEBUG, "rescheduled", "%s %s is rescheduled."),
+    "cancelled": (logging.DEBUG, "attempt_cancelled", "The attempt of %s %s was cancelled."),
+    "lost": (logging.INFO, "lost", "The attempt of %s %s was lost."),
+}
+
+
+class Produced(Protocol):
+    """Jobs that are being created, in a transaction that may still be rolled back."""
+
+    trace: str | None
+    """What to store with them, for those who run them."""
+
+    def committed(self, job_ids: Sequence[str]) -> None:
+        """They exist now."""
+
+
+class Observed(Protocol):
+    """An attempt that is being watched."""
+
+    def over(self, ending: Ending, error_code: str | None) -> None:
+        """How it ended is known, and committed; or it was lost, and there is nothing to commit."""
+
+
+class Observer(Protocol):
+    """Told of what happens in one app. Its methods must not raise, and are called from many threads."""
+
+    def produce(self, operation: Literal["start", "continue"], type_names: Sequence[str], *, told: bool) -> Produced:
+        """Jobs are about to be created; `told` says whether we will be told of the commit."""
+
+    def attempt(self, job: Job, worker_id: str) -> AbstractContextManager[Observed]:
+        """Entered around an attempt, in the thread that runs it."""
+
+    def lost(self, job: Job, *, final: bool) -> None:
+        """A job was taken back from a worker that is gone."""
+
+    def completed_outside(self, job: Job) -> None:
+        """A job was completed without a worker."""
+
+
+def producing(
+    engine: Engine, operation: Literal["start", "continue"], type_names: Sequence[str], *, told: bool
+) -> Produced | None:
+    return None if engine.observer is None else engine.observer.produce(operation, type_names, told=told)
+
+
+def started(session: Session, produced: Produced | None, jobs: Iterable[tuple[str, str]]) -> None:
+    """Chains were started: the id and the type of each."""
+    says = logger.isEnabledFor(logging.DEBUG)
+    if session.hooks is None or (produced is None and not says):
+        return
+    made = list(jobs)
+
+    def tell() -> None:
+        for job_id, type_name in made if says else ():
+            about = {"event": "started", "job_id": job_id, "chain_id": job_id, "type_name": type_name}
+            logger.debug("Started %s %s.", type_name, job_id, extra=about)
+        if produced is not None and made:
+            produced.committed([job_id for job_id, _ in made])
+
+    session.hooks.on_commit(tell)
+
+
+def attempt_started(job: Job, worker_id: str) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        about = {"event": "attempt_started", **facts(job, worker_id)}
+        logger.debug("Attempt %d of %s %s starts.", job.attempt, job.type_name, job.id, extra=about)
+
+
+def attempt_over(
+    job: Job,
+    worker_id: str,
+    ending: Ending,
+    *,
+    error_code: str | None = None,
+    seconds: float | None = None,
+    continued_to: str | None = None,
+) -> None:
+    level, event, text = _SAID[ending]
+    if logger.isEnabledFor(level):
+        about = {"event": event, **facts(job, worker_id), "seconds": seconds}
+        about |= {"error_code": error_code} if ending != "succeeded" else {"continued_to": continued_to}
+        logger.log(level, text, job.type_name, job.id, extra=about)
+
+
+def reaped(engine: Engine, session: Session, lost: Sequence[tuple[Job, dict[str, Any]]]) -> None:
+    """Jobs were taken back from workers that are gone, with what was written of each."""
+    if session.hooks is None or not lost:
+        return
+
+    def tell() -> None:
+        for job, item in lost:
+            final = item["status"] == "failed"
+            attempt_over(job, job.leased_by or "", "lost", error_code=item["code"])
+            if final:
+                attempt_over(job, job.leased_by or "", "failed", error_code=item["code"])
+            if engine.observer is not None:
+                engine.observer.lost(job, final=final)
+
+    session.hooks.on_commit(tell)
+
+
+def completed_outside(engine: Engine, session: Session, jobs: Sequence[tuple[Job, Produced | None, str | None]]) -> None:
+    """Jobs were completed without a worker: each with its continuation, if it has one."""
+    if session.hooks is None or not jobs:
+        return
+
+    def tell() -> None:
+        for job, produced, next_id in jobs:
+            attempt_over(job, "", "succeeded", continued_to=next_id)
+            if engine.observer is not None:
+                engine.observer.completed_outside(job)
+            if produced is not None and next_id is not None:
+                produced.committed([next_id])
+
+    session.hooks.on_commit(tell)
+
+
+def act(session: Session, event: str, ids: Sequence[str], actor: str | None = None) -> None:
+    """An operator did something to chains or jobs."""
+    if session.hooks is not None and ids and logger.isEnabledFor(logging.INFO):
+        about = {"event": event, "ids": list(ids), "actor": actor}
+        session.hooks.on_commit(lambda: logger.info("%d %s.", len(ids), event, extra=about))
+
+
+def facts(job: Job, worker_id: str | None = None) -> dict[str, Any]:
+    """What a line of the log says about a job, for machines."""
+    about = {"job_id": job.id, "chain_id": job.chain_id, "type_name": job.type_name, "attempt": job.attempt}
+    return {**about, "worker_id": worker_id} if worker_id else about
