@@ -1,0 +1,26 @@
+"""Job types: what a job is called, what goes in and out, what may follow it, and who runs it.
+
+A `JobType` belongs to the registry it was defined in. What a type sets wins over its own registry, the registry over the
+worker, the worker over the defaults.
+"""
+
+from queuert.job_types.graph import check_blockers, check_continuation, check_entry, check_type
+from queuert.job_types.job_type import JobType, check_name
+from queuert.job_types.options import BackoffOption, JobOptions, JobTypeOrName, TypeOptions
+from queuert.job_types.registry import DefinesJobTypes, InputOf, JobTypes
+
+__all__ = [
+    "BackoffOption",
+    "DefinesJobTypes",
+    "InputOf",
+    "JobOptions",
+    "JobType",
+    "JobTypeOrName",
+    "JobTypes",
+    "TypeOptions",
+    "check_blockers",
+    "check_continuation",
+    "check_entry",
+    "check_name",
+    "check_type",
+]

@@ -1,0 +1,129 @@
+"""A kind of job: its name, its handler, what goes in and out."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from queuert.codec import Codec, CodecError, codec_for
+from queuert.errors import JobTypeValidationError, ValidationCode
+from queuert.job_types.handlers import handler_types
+from queuert.job_types.options import DEFAULT_BACKOFF, DEFAULT_LEASE, BackoffOption, JobTypeOrName, TypeOptions, first_set
+from queuert.options import DEFAULT_MAX_ATTEMPTS, Lease
+
+if TYPE_CHECKING:
+    from queuert.handler import RunningJob
+
+InputT_contra = TypeVar("InputT_contra", contravariant=True)
+OutputT_co = TypeVar("OutputT_co", covariant=True)
+MAX_NAME_LENGTH: Final = 200
+
+
+def check_name(name: object) -> str:
+    """The name of a job type, if it may be one."""
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a job type must be a string, not {name!r}.")
+    if not name or len(name) > MAX_NAME_LENGTH:
+        raise ValueError(f"The name of a job type must have from 1 to {MAX_NAME_LENGTH} characters, not {len(name)}.")
+    if name.startswith(":"):
+        raise ValueError(f"The name of a job type must not start with a colon: {name!r}.")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        raise ValueError(f"The name of a job type must not contain control characters or surrogates: {name!r}.")
+    return name
+
+
+class JobType(Generic[InputT_contra, OutputT_co]):
+    """A kind of job. It can still be called like the function it was made from."""
+
+    def __init__(
+        self,
+        name: str,
+        handler: Callable[[RunningJob[InputT_contra]], OutputT_co] | None = None,
+        *,
+        entry: bool = True,
+        continues_with: Iterable[JobTypeOrName] | None = None,
+        blockers: Iterable[JobTypeOrName] | None = None,
+        input: Any = None,
+        output: Any = None,
+        options: TypeOptions | None = None,
+        registry_options: TypeOptions | None = None,
+    ) -> None:
+        if not isinstance(entry, bool):
+            raise TypeError(f"entry must be True or False, not {entry!r}.")
+        own, inherited = options or TypeOptions(), registry_options or TypeOptions()
+        self.name: Final[str] = check_name(name)
+        self.handler: Final = handler
+        self.entry: Final[bool] = entry
+        self.continues_with: Final[tuple[str, ...] | None] = type_names(continues_with, "continues_with")
+        self.blockers: Final[tuple[str, ...] | None] = type_names(blockers, "blockers")
+        self.options: Final[TypeOptions] = own
+
+        self.max_attempts: Final[int | None] = first_set(own.max_attempts, inherited.max_attempts, default=DEFAULT_MAX_ATTEMPTS)
+        self.priority: Final[int] = first_set(own.priority, inherited.priority, default=0)
+        self.timeout: Final[float | None] = first_set(own.timeout, inherited.timeout, default=None)
+        self.middleware: Final[tuple[object, ...]] = (*inherited.middleware, *own.middleware)
+        self._backoff: BackoffOption | None = first_set(own.backoff, inherited.backoff, default=None)
+        self._lease: Lease | None = first_set(own.lease, inherited.lease, default=None)
+
+        input_type, output_type, names = handler_types(handler, input, output)
+        self._input: Codec = codec_for(input_type, where=f"The input type of {name!r}", localns=names)
+        self._output: Codec = codec_for(output_type, where=f"The output type of {name!r}", localns=names)
+        if handler is not None:
+            self.__doc__ = handler.__doc__
+            self.__wrapped__ = handler  # for inspect.signature and help()
+
+    def __call__(self, job: RunningJob[InputT_contra]) -> OutputT_co:
+        if self.handler is None:
+            raise TypeError(f"The job type {self.name!r} was declared without a handler, so it cannot be called.")
+        return self.handler(job)
+
+    def __repr__(self) -> str:
+        return f"<JobType {self.name!r}>"
+
+    def resolve_backoff(self, worker_backoff: BackoffOption | None = None) -> BackoffOption:
+        """How retries of this type back off on a worker with this option."""
+        return next((each for each in (self._backoff, worker_backoff) if each is not None), DEFAULT_BACKOFF)
+
+    def resolve_lease(self, worker_lease: Lease | None = None) -> Lease:
+        """The lease of this type on a worker with this option."""
+        return self._lease or worker_lease or DEFAULT_LEASE
+
+    def encode_input(self, value: object) -> str:
+        try:
+            return self._input.encode(value)
+        except CodecError as error:
+            raise self._misfit("invalid_input", error) from error
+
+    def decode_input(self, text: str) -> Any:
+        try:
+            return self._input.decode(text)
+        except CodecError as error:
+            raise self._misfit("invalid_input", error) from error
+
+    def encode_output(self, value: object) -> str:
+        try:
+            return self._output.encode(value)
+        except CodecError as error:
+            raise self._misfit("invalid_output", error) from error
+
+    def decode_output(self, text: str) -> Any:
+        try:
+            return self._output.decode(text)
+        except CodecError as error:
+            raise self._misfit("invalid_output", error) from error
+
+    def _misfit(self, code: ValidationCode, error: CodecError) -> JobTypeValidationError:
+        what = code.removeprefix("invalid_")
+        return JobTypeValidationError(
+            code, f"This {what} does not fit the job type {self.name!r}: {error}.", type_name=self.name
+        )
+
+
+def type_names(entries: Iterable[JobTypeOrName] | None, option: str) -> tuple[str, ...] | None:
+    if entries is None:
+        return None
+    if isinstance(entries, (str, JobType)) or not isinstance(entries, Iterable):
+        raise TypeError(f"{option} must be a list of job types or names, not {entries!r}.")
+    names = (entry.name if isinstance(entry, JobType) else check_name(entry) for entry in entries)
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,259 @@
+"""Registries of job types, which include each other like blueprints and stay live.
+
+What is defined later in an included one is known to all that include it. Each keeps a flat table of all it knows, so that
+looking a name up is one step however registries are nested.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Union, overload
+
+from queuert.errors import DuplicateJobTypeError, UnknownJobTypeError
+from queuert.job_types.handlers import check_handler, handler_name
+from queuert.job_types.job_type import JobType, check_name
+from queuert.job_types.options import BackoffOption, JobOptions, JobTypeOrName, TypeOptions
+from queuert.options import UNSET, Duration, Lease, _Unset
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from queuert.handler import RunningJob
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+
+
+class _Never:
+    """Nobody has one of these."""
+
+
+# What may be passed as the input of a JobType[InputT, ...]. The second half is for mypy, which infers an argument whose
+# type mentions a callable last: by then it knows InputT from the job type, and reads a literal as what is expected.
+InputOf = Union[InputT, Callable[[InputT, _Never], _Never]]
+
+
+class JobDecorator(Protocol):
+    """What `job(...)` with arguments returns: the type of the input comes from the handler's annotation."""
+
+    def __call__(self, handler: Callable[[RunningJob[InputT]], OutputT], /) -> JobType[InputT, OutputT]: ...
+
+
+class DefinesJobTypes:
+    """The ways to define job types, for a registry and for an app that has one."""
+
+    @property
+    def _job_types(self) -> JobTypes:
+        raise NotImplementedError
+
+    @overload
+    def job(self, handler: Callable[[RunningJob[InputT]], OutputT], /) -> JobType[InputT, OutputT]: ...
+
+    @overload
+    def job(  # type: ignore[overload-overlap]  # a class is an object too: the first that fits is meant
+        self,
+        name: str | None = None,
+        *,
+        input: type[InputT],
+        **options: Unpack[JobOptions],
+    ) -> Callable[[Callable[[RunningJob[InputT]], OutputT]], JobType[InputT, OutputT]]: ...
+
+    @overload
+    def job(
+        self,
+        name: str | None = None,
+        *,
+        input: object = None,
+        **options: Unpack[JobOptions],
+    ) -> JobDecorator: ...
+
+    def job(
+        self,
+        name: str | Callable[..., Any] | None = None,
+        *,
+        input: object = None,
+        entry: bool = True,
+        continues_with: Iterable[JobTypeOrName] | None = None,
+        blockers: Iterable[JobTypeOrName] | None = None,
+        output: object = None,
+        max_attempts: int | _Unset | None = UNSET,
+        backoff: BackoffOption | _Unset | None = UNSET,
+        lease: Lease | _Unset | None = UNSET,
+        timeout: Duration | _Unset | None = UNSET,
+        priority: int | _Unset = UNSET,
+        middleware: Sequence[object] = (),
+    ) -> Any:
+        """Make a function the handler of a job type: `@app.job`, or `@app.job("name", ...)`.
+
+        The name defaults to the function's, the types of input and output to its annotations. `continues_with` and
+        `blockers` name what may follow and what must come before; None does not check.
+        """
+        options = TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware)
+
+        def decorate(handler: Callable[..., Any]) -> JobType[Any, Any]:
+            if isinstance(handler, JobType):
+                raise TypeError(f"A handler must be a function, not {handler!r}.")
+            check_handler(handler)
+            return self._job_types._add(
+                handler_name(handler) if name is None or callable(name) else name,
+                handler,
+                entry=entry,
+                continues_with=continues_with,
+                blockers=blockers,
+                input=input,
+                output=output,
+                options=options,
+            )
+
+        if callable(name):
+            return decorate(name)
+        if name is not None:
+            check_name(name)
+        return decorate
+
+    @overload
+    def declare(
+        self,
+        name: str,
+        *,
+        input: type[InputT],
+        **options: Unpack[JobOptions],
+    ) -> JobType[InputT, Any]: ...
+
+    @overload
+    def declare(
+        self,
+        name: str,
+        *,
+        input: object = None,
+        **options: Unpack[JobOptions],
+    ) -> JobType[Any, Any]: ...
+
+    def declare(
+        self,
+        name: str,
+        *,
+        input: object = None,
+        entry: bool = True,
+        continues_with: Iterable[JobTypeOrName] | None = None,
+        blockers: Iterable[JobTypeOrName] | None = None,
+        output: object = None,
+        max_attempts: int | _Unset | None = UNSET,
+        backoff: BackoffOption | _Unset | None = UNSET,
+        lease: Lease | _Unset | None = UNSET,
+        timeout: Duration | _Unset | None = UNSET,
+        priority: int | _Unset = UNSET,
+        middleware: Sequence[object] = (),
+    ) -> JobType[Any, Any]:
+        """Make a job type without a handler, for a process that only enqueues. The options are those of `job`."""
+        return self._job_types._add(
+            name,
+            None,
+            entry=entry,
+            continues_with=continues_with,
+            blockers=blockers,
+            input=input,
+            output=output,
+            options=TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
+        )
+
+    def include(self, other: JobTypes) -> None:
+        """Know all the types of another registry too, also those that are still to be defined in it."""
+        self._job_types._include(other)
+
+
+class JobTypes(DefinesJobTypes):
+    """A registry of job types, with options for all that are defined in it.
+
+    Its options are for its own types: those of a registry that it includes keep theirs.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_attempts: int | _Unset | None = UNSET,
+        backoff: BackoffOption | _Unset | None = UNSET,
+        lease: Lease | _Unset | None = UNSET,
+        timeout: Duration | _Unset | None = UNSET,
+        priority: int | _Unset = UNSET,
+        middleware: Sequence[object] = (),
+    ) -> None:
+        self.options: Final[TypeOptions] = TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware)
+        self._all: dict[str, JobType[Any, Any]] = {}  # its own types, and those of all it includes
+        self._included_by: weakref.WeakSet[JobTypes] = weakref.WeakSet()
+
+    @property
+    def _job_types(self) -> JobTypes:
+        return self
+
+    def get(self, name_or_type: JobTypeOrName) -> JobType[Any, Any]:
+        """The type of this name, as this registry knows it."""
+        name = name_or_type.name if isinstance(name_or_type, JobType) else name_or_type
+        found = self._all.get(name) if isinstance(name, str) else None
+        if found is not None:
+            return found
+        if not isinstance(name, str):
+            raise TypeError(f"Expected a job type or its name, not {name!r}.")
+        raise UnknownJobTypeError(name)
+
+    def find(self, name: str) -> JobType[Any, Any] | None:
+        """The type of this name, or None if it is not known here."""
+        return self._all.get(name)
+
+    def names_with_handlers(self) -> tuple[str, ...]:
+        """What a worker with these types can run."""
+        return tuple(job_type.name for job_type in self if job_type.handler is not None)
+
+    def __iter__(self) -> Iterator[JobType[Any, Any]]:
+        return iter(tuple(self._all.values()))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __bool__(self) -> bool:
+        return True  # an empty registry is still one
+
+    def __contains__(self, name_or_type: object) -> bool:
+        if isinstance(name_or_type, JobType):
+            return self._all.get(name_or_type.name) is name_or_type
+        return name_or_type in self._all
+
+    def _add(
+        self, name: str, handler: Callable[..., Any] | None, *, options: TypeOptions, **definition: Any
+    ) -> JobType[Any, Any]:
+        job_type: JobType[Any, Any] = JobType(name, handler, options=options, registry_options=self.options, **definition)
+        with _registration:
+            _publish([job_type], self._and_includers())
+        return job_type
+
+    def _include(self, other: JobTypes) -> None:
+        if not isinstance(other, JobTypes):
+            raise TypeError(f"Only a JobTypes registry can be included, not {other!r}.")
+        with _registration:
+            registries = self._and_includers()
+            if other in registries:
+                raise ValueError("A registry cannot include itself.")
+            _publish(list(other._all.values()), registries)
+            other._included_by.add(self)
+
+    def _and_includers(self) -> list[JobTypes]:
+        """This registry and all that include it, directly or not."""
+        found: list[JobTypes] = [self]
+        for registry in found:
+            found.extend(outer for outer in registry._included_by if outer not in found)
+        return found
+
+
+_registration: Final = threading.Lock()
+
+
+def _publish(job_types: Sequence[JobType[Any, Any]], registries: Sequence[JobTypes]) -> None:
+    """Put types into the tables of registries: all, or none if a name is owned by another type already."""
+    for registry in registries:
+        for job_type in job_types:
+            if registry._all.get(job_type.name, job_type) is not job_type:
+                raise DuplicateJobTypeError(job_type.name)
+    for registry in registries:
+        registry._all.update((job_type.name, job_type) for job_type in job_types)
