@@ -12,6 +12,7 @@ import itertools
 import json
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -19,8 +20,10 @@ from typing import Any
 from benchmarks.bare import BATCH_INSERTS, bare
 from benchmarks.harness import PAYLOAD, RATIO_COLUMNS, Contender, Options, Store, Stores, Table, median, progress, race, run
 from queuert.chains import Completion
+from queuert.hooks import Hooks
 from queuert.ids import uuid7
 from queuert.model import Job
+from queuert.storage.sqlite_session import SqliteSession
 
 SINGLE, BATCH = 0.7, 0.6
 """The least ratios."""
@@ -43,23 +46,26 @@ class Ours:
         self._repository = engine.repository
 
     def insert(self, type_name: str, payloads: Sequence[object]) -> int:
+        return self._database.run(lambda session: self.insert_on(session, type_name, payloads), single=True)
+
+    def insert_on(self, session: Any, type_name: str, payloads: Sequence[object]) -> int:
         items = [new_item(type_name, payload) for payload in payloads]
-        made = self._database.run(lambda session: self._repository.insert_chains(session, items), single=True)
-        return len(made)
+        return len(self._repository.insert_chains(session, items))
 
     def claim(self, types: Sequence[str], limit: int) -> list[Job]:
+        return self._database.run(lambda session: self.claim_on(session, types, limit), single=True)
+
+    def claim_on(self, session: Any, types: Sequence[str], limit: int) -> list[Job]:
         leases = dict.fromkeys(types, 60.0)
-        token = next(_tokens)
-        return self._database.run(
-            lambda session: self._repository.claim_jobs(session, worker=WORKER, token=token, leases=leases, limit=limit),
-            single=True,
-        )
+        return self._repository.claim_jobs(session, worker=WORKER, token=next(_tokens), leases=leases, limit=limit)
 
     def complete(self, jobs: Sequence[Job]) -> int:
         """With the locks before and the release of dependants after."""
+        return self._database.run(lambda session: self.complete_on(session, jobs))
+
+    def complete_on(self, session: Any, jobs: Sequence[Job]) -> int:
         completions = [Completion(job, json.dumps(None), job.lease_token, None, 0.0) for job in jobs]
-        done = self._database.run(lambda session: self._chains.complete(session, WORKER, completions))
-        return len(done.ids)
+        return len(self._chains.complete(session, WORKER, completions).ids)
 
     def complete_statement(self, jobs: Sequence[Job]) -> int:
         """The statement alone."""
@@ -245,7 +251,8 @@ def _costs(store: Store) -> dict[str, tuple[float, float]]:
     for count in (1, 5, TYPES):
         types = names[:count]
         seconds = timed(lambda types=types: ours.claim(types, 100), lambda types=types: refill(types))  # type: ignore[misc]
-        costs[f"claim 100 of {count} type{'s' if count > 1 else ''}"] = (meter.claim(types), seconds)
+        work = meter.count(lambda session, types=types: ours.claim_on(session, types, 100))  # type: ignore[misc]
+        costs[f"claim 100 of {count} type{'s' if count > 1 else ''}"] = (work, seconds)
     held: list[Job] = []
 
     def hold() -> None:
@@ -254,77 +261,74 @@ def _costs(store: Store) -> dict[str, tuple[float, float]]:
 
     seconds = timed(lambda: ours.complete(held), hold)
     hold()
-    costs["complete 100"] = (meter.complete(held), seconds)
-    costs["insert 100"] = (meter.insert(), timed(lambda: ours.insert(names[0], [PAYLOAD] * 100)))
+    costs["complete 100"] = (meter.count(lambda session: ours.complete_on(session, held)), seconds)
+    payloads = [PAYLOAD] * 100
+    work = meter.count(lambda session: ours.insert_on(session, names[0], payloads))
+    costs["insert 100"] = (work, timed(lambda: ours.insert(names[0], payloads)))
     return costs
 
 
 class Meter:
-    """Counts the work of a statement: pages touched on PostgreSQL, steps of the virtual machine on SQLite. It is undone."""
+    """A session that counts the work of what is run on it: pages touched on PostgreSQL, steps of the virtual machine on
+    SQLite. All of it is undone."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._queries = store.app._engine.repository.queries
-        self._conn = store.connect()
+        self.dialect = store.dialect
+        self.hooks = Hooks()
+        self.raw = store.connect()
+        self._work = 0.0
 
-    def claim(self, types: Sequence[str]) -> float:
-        leases = json.dumps([{"name": name, "lease": 60.0} for name in types])
-        values = {"worker": "meter", "token": next(_tokens), "types": leases, "levels": "[]", "suspect": False}
-        return self._count("claim_jobs", {**values, "held": "[]", "window": 200, "limit": 100})
+    def count(self, work: Callable[[Any], object]) -> float:
+        self._work = 0.0
+        self.raw.execute("BEGIN")
+        try:
+            work(self)
+        finally:
+            self.raw.execute("ROLLBACK")
+            self.hooks.discard()
+        return self._work
 
-    def complete(self, jobs: Sequence[Job]) -> float:
-        ids = json.dumps([job.id for job in jobs])
-        whole = self._count("complete_jobs", {"worker": WORKER, "items": json.dumps([done_item(job) for job in jobs])})
-        if self._store.dialect == "postgres":
-            whole += self._count("lock_closing", {"ids": ids})
-        return whole + self._count("release_dependants", {"chain_ids": ids})
-
-    def insert(self) -> float:
-        items = json.dumps([new_item("type-00", PAYLOAD) for _ in range(100)])
-        return self._count("insert_chains", {"items": items, "channel": None})
-
-    def _count(self, name: str, params: Mapping[str, Any]) -> float:
-        parts = self._queries[name].parts
-        if self._store.dialect == "sqlite":
-            return self._steps(parts, params)
+    def run(self, query: Any, params: Mapping[str, Any]) -> list[Any]:
+        if self.dialect == "sqlite":
+            return self._steps(query, params)
         # A long-lived connection comes to use a plan that does not know the values: the worse of the two counts.
-        return max(self._buffers(parts[0], params, mode) for mode in ("force_custom_plan", "force_generic_plan"))
+        modes = ("force_custom_plan", "force_generic_plan")
+        self._work += max(self._buffers(query.parts[0], params, mode) for mode in modes)
+        cursor = self.raw.execute(query.parts[0], params)
+        return [tuple(str(v) if isinstance(v, uuid.UUID) else v for v in row) for row in cursor] if cursor.description else []
 
-    def _steps(self, parts: Sequence[str], params: Mapping[str, Any]) -> float:
-        steps = 0
-
+    def _steps(self, query: Any, params: Mapping[str, Any]) -> list[Any]:
         def count() -> int:
-            nonlocal steps
-            steps += 1
+            self._work += 1
             return 0
 
-        self._conn.execute("BEGIN IMMEDIATE")
-        self._conn.set_progress_handler(count, 1)
+        self.raw.set_progress_handler(count, 1)
         try:
-            for part in parts:
-                self._conn.execute(part, {**params, "returned": "[]"}).fetchall()
+            return SqliteSession(self.raw).run(query, params)
         finally:
-            self._conn.set_progress_handler(None, 0)
-            self._conn.execute("ROLLBACK")
-        return steps
+            self.raw.set_progress_handler(None, 0)
 
     def _buffers(self, text: str, params: Mapping[str, Any], mode: str) -> float:
-        import psycopg
+        from psycopg import sql
 
-        with self._conn.transaction(force_rollback=True):
-            self._conn.execute(f"SET LOCAL plan_cache_mode = {mode}")
-            types = [
-                "bigint" if isinstance(v, int) and not isinstance(v, bool) else "boolean" if isinstance(v, bool) else "text"
-                for v in params.values()
-            ]
-            for number, name in enumerate(params, 1):
-                text = text.replace(f"%({name})s", f"${number}")
-            self._conn.execute(f"PREPARE measured ({', '.join(types)}) AS {text.replace('%%', '%')}")
-            values = psycopg.sql.SQL(", ").join(psycopg.sql.Literal(value) for value in params.values())
-            explain = psycopg.sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE measured ({})").format(values)
-            plan = self._conn.execute(explain).fetchone()[0][0]["Plan"]
-            self._conn.execute("DEALLOCATE measured")
+        names = [name for name in params if f"%({name})s" in text]
+        for number, name in enumerate(names, 1):
+            text = text.replace(f"%({name})s", f"${number}")
+        types = ", ".join(_postgres_type(params[name]) for name in names)
+        values = sql.SQL(", ").join(sql.Literal(params[name]) for name in names)
+        with self.raw.transaction(force_rollback=True):
+            self.raw.execute(f"SET LOCAL plan_cache_mode = {mode}")
+            self.raw.execute(f"PREPARE measured ({types}) AS {text.replace('%%', '%')}")
+            explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE measured ({})").format(values)
+            plan = self.raw.execute(explain).fetchone()[0][0]["Plan"]
+            self.raw.execute("DEALLOCATE measured")
         return float(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _postgres_type(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return {int: "bigint", float: "double precision"}.get(type(value), "text")
 
 
 def seed_backlog(store: Store, start: int, stop: int) -> None:
