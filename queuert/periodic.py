@@ -161,7 +161,8 @@ class Ticker:
             try:
                 following = self._tick(periodic, noted.get(periodic.name, (None, None))[1], now)
             except Exception:
-                logger.exception("The schedule %r could not start its chain; it is tried again.", periodic.name)
+                about = {"event": "schedule_failed", "schedule": periodic.name, "type_name": periodic.job_type.name}
+                logger.exception("The schedule %r could not start its chain; it is tried again.", periodic.name, extra=about)
                 following = now
             waits.append((following - now).total_seconds())
         self._look_at = time.monotonic() + max(0.0, min(waits))
@@ -185,7 +186,8 @@ class Ticker:
             return moved
 
         if self._engine.database.run(work) and chains:
-            logger.info("Started %d chains of %r by schedule.", len(chains), periodic.job_type.name)
+            about = {"event": "schedule_ticked", "schedule": periodic.name, "type_name": periodic.job_type.name}
+            logger.info("Started %d chains of %r by schedule.", len(chains), periodic.job_type.name, extra=about)
         return following
 
 

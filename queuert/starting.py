@@ -223,8 +223,9 @@ class Starter:
         channel = engine.channel_in_transaction(session, Channel.SCHEDULED)
         names = [plan.job_type.name for plan in plans]
         produced = observing.producing(engine, "start", names, told=session.hooks is not None)
-        for plan in plans if produced is not None else ():
-            plan.item["trace"] = produced.trace if produced else None
+        if produced is not None:
+            for plan in plans:
+                plan.item["trace"] = produced.trace
         created = repository.insert_chains(session, [plan.item for plan in plans], channel)
         for plan in plans:
             if plan.id not in created:

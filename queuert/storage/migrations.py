@@ -6,6 +6,7 @@ failed migration leaves the database as it was. What is applied is read again un
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from queuert.errors import QueuertError, SchemaVersionError
 from queuert.storage import sqlfiles
 from queuert.storage.base import Database, Session
 from queuert.storage.sqlfiles import TABLES, Migration, Names, Query
+
+logger = logging.getLogger("queuert.migrations")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,10 @@ def migrate(database: Database, names: Names, migrations: Sequence[Migration] | 
     queries = sqlfiles.queries(database.dialect, names)
     # A block: it begins IMMEDIATE on SQLite, and is never tried again by itself.
     with database.block() as session:
-        return _apply(session, known, queries)
+        applied = _apply(session, known, queries)
+    for name in status.pending:
+        logger.info("Applied the migration %s.", name, extra={"event": "migrated", "migration": name})
+    return applied
 
 
 def migration_status(database: Database, names: Names, migrations: Sequence[Migration] | None = None) -> MigrationStatus:

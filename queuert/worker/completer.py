@@ -48,6 +48,7 @@ class Completer:
         spawn: Callable[[str, Callable[[], None]], None],
     ) -> None:
         self._database = engine.database
+        self._worker_id = worker_id
         self._writer = OutcomeWriter(engine, chains, worker_id)
         self._keeper = keeper
         self._events = events
@@ -189,9 +190,11 @@ class Completer:
     def _unreachable(self, error: Exception) -> None:
         if not self._out:
             self._out = True
-            logger.warning("Results cannot be written (%s: %s); trying again.", type(error).__name__, error)
+            about = {"event": "database_unreachable", "worker_id": self._worker_id}
+            # Without the error's text, which may quote a result.
+            logger.warning("Results cannot be written (%s); trying again.", type(error).__name__, extra=about)
 
     def _reachable(self) -> None:
         if self._out:
             self._out = False
-            logger.info("Results are written again.")
+            logger.info("Results are written again.", extra={"event": "database_back", "worker_id": self._worker_id})

@@ -154,7 +154,8 @@ class Crew:
             raise
 
     def _died(self, thread: threading.Thread, error: BaseException) -> None:
-        logger.critical("%s died; the worker %s stops.", thread.name, self.worker_id, exc_info=error)
+        about = {"event": "worker_died", "worker_id": self.worker_id}
+        logger.critical("%s died; the worker %s stops.", thread.name, self.worker_id, exc_info=error, extra=about)
         with self._lock:
             self.error = self.error or error
         self.stop(0)
@@ -265,6 +266,8 @@ class Crew:
             self.error = self.error or error
         finally:
             self._engine.database.thread_ends()
+            about = {"event": "worker_stopped", "worker_id": self.worker_id}
+            logger.info("The worker %s has stopped.", self.worker_id, extra=about)
             self.ended.set()
 
     def _end_in_order(self) -> None:
@@ -304,6 +307,7 @@ class Crew:
 
     def _tell_to_stop(self) -> None:
         running = self._slots.running_jobs()
-        logger.info("The worker %s tells %d handlers to stop.", self.worker_id, len(running))
+        about = {"event": "handlers_told_to_stop", "worker_id": self.worker_id, "jobs": len(running)}
+        logger.info("The worker %s tells %d handlers to stop.", self.worker_id, len(running), extra=about)
         for held in running:
             held.tell("stopping")

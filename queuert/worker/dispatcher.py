@@ -278,7 +278,8 @@ class Dispatcher:
 
     def _unreachable(self, error: Exception) -> None:
         if not self._outage:
-            logger.warning("Jobs cannot be claimed (%s: %s); trying again.", type(error).__name__, error)
+            about = {"event": "database_unreachable", "worker_id": self._worker_id}
+            logger.warning("Jobs cannot be claimed (%s: %s); trying again.", type(error).__name__, error, extra=about)
         self._outage = min(max(OUTAGE_PAUSE, self._outage * 2), LONGEST_OUTAGE_PAUSE)
         self._more = True
         self._stopping.wait(self._outage * random.uniform(0.8, 1.2))
@@ -286,4 +287,4 @@ class Dispatcher:
     def _reachable(self) -> None:
         if self._outage:
             self._outage = 0.0
-            logger.info("Jobs are claimed again.")
+            logger.info("Jobs are claimed again.", extra={"event": "database_back", "worker_id": self._worker_id})

@@ -34,6 +34,7 @@ class Housekeeper:
                 failing = False
             except Exception as error:
                 if not failing:  # once is enough: it may be the database that is away
-                    logger.warning("A chore of the worker failed; it is called again later.", exc_info=error)
+                    about = {"event": "chore_failed", "worker_id": self._worker_id}
+                    logger.warning("A chore of the worker failed; it is called again later.", exc_info=error, extra=about)
                 failing = True
             self._stopping.wait(INTERVAL * random.uniform(0.8, 1.2))

@@ -50,6 +50,7 @@ from queuert.engine import Engine
 from queuert.handler import Reason
 from queuert.job_types import JobType
 from queuert.model import Job
+from queuert.observing import facts
 from queuert.options import Lease
 from queuert.worker.attempt import AttemptRun, lost_reason
 from queuert.worker.events import Events
@@ -218,7 +219,9 @@ class LeaseKeeper:
             if held.deadline <= now:
                 held.deadline = math.inf
                 if not held.over:
-                    logger.info("%s has used up its %g seconds; its handler is told.", held, held.job_type.timeout)
+                    about = {"event": "timed_out", **facts(held.job, self._worker_id)}
+                    text = "%s has used up its %g seconds; its handler is told."
+                    logger.info(text, held, held.job_type.timeout, extra=about)
                     held.tell("timeout")
         due = [held for held in in_hand if held.renew_at <= now]
         if due:
@@ -294,14 +297,16 @@ class LeaseKeeper:
         self.let_go([held])
         if held.over or held.lost:  # its result was written in this very moment, or is refused when it is
             return
-        logger.info("The lease of %s is lost: %s.", held, reason.replace("_", " "))
+        about = {"event": "lease_lost", "reason": reason, **facts(held.job, self._worker_id)}
+        logger.info("The lease of %s is lost: %s.", held, reason.replace("_", " "), extra=about)
         held.lose(reason)
 
     def _unreachable(self, due: Sequence[Held], error: Exception) -> None:
         now = time.monotonic()
         if not self._out:
             self._out = True
-            logger.warning("Leases cannot be renewed (%s: %s); trying again.", type(error).__name__, error)
+            about = {"event": "database_unreachable", "worker_id": self._worker_id}
+            logger.warning("Leases cannot be renewed (%s: %s); trying again.", type(error).__name__, error, extra=about)
         for held in due:
             held.renew_at = now + _retry_pause(held)
             if held.trusted_until <= now and not held.over:
@@ -310,7 +315,7 @@ class LeaseKeeper:
     def _reachable(self) -> None:
         if self._out:
             self._out = False
-            logger.info("Leases are renewed again.")
+            logger.info("Leases are renewed again.", extra={"event": "database_back", "worker_id": self._worker_id})
 
 
 def _retry_pause(held: Held) -> float:

@@ -147,7 +147,7 @@ class Worker:
                 crew.stop(0)
                 self._crew = before
                 raise
-        logger.info("The worker %s has started.", self._id)
+        logger.info("The worker %s has started.", self._id, extra={"event": "worker_started", "worker_id": self._id})
         return crew
 
     def stop(self, timeout: Duration | None = STOP_TIMEOUT) -> bool:
@@ -166,7 +166,9 @@ class Worker:
         if crew.error is not None:
             raise crew.error
         if not ended:
-            logger.warning("The worker %s has stopped, but not finished: %s.", crew.worker_id, ", ".join(crew.unfinished()))
+            about = {"event": "worker_unfinished", "worker_id": crew.worker_id}
+            unfinished = ", ".join(crew.unfinished())
+            logger.warning("The worker %s has stopped, but not finished: %s.", crew.worker_id, unfinished, extra=about)
         return ended
 
     def run(self, *, timeout: Duration | None = STOP_TIMEOUT) -> bool:
@@ -183,7 +185,8 @@ class Worker:
             crew.on_stop(lambda: inbox.put(None))
             received = inbox.get()
             if received is not None:
-                logger.info("The worker %s stops on %s.", self._id, signal.Signals(received).name)
+                about = {"event": "worker_signalled", "worker_id": self._id}
+                logger.info("The worker %s stops on %s.", self._id, signal.Signals(received).name, extra=about)
                 crew.stop(limit)
             ended = crew.wait()
         if crew.error is not None:
