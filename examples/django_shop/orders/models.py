@@ -1,0 +1,9 @@
+"""What customers order."""
+
+from django.db import models
+
+
+class Order(models.Model):
+    product = models.CharField(max_length=100)
+    state = models.CharField(max_length=20, default="new")
+    receipt = models.CharField(max_length=100, default="")
