@@ -196,7 +196,7 @@ def test_a_blocker_that_completes_at_the_instant_its_dependant_is_created_never_
 
 
 def test_a_continuation_that_waits_for_a_chain_closing_just_now_is_not_stranded(store: Store) -> None:
-    for _ in range(60 if store.dialect == "postgres" else 20):
+    for _ in range(40 if store.dialect == "postgres" else 15):
         blocker = store.start("b")
         store.start("a")
         (job,) = store.claim(1, ["a"])
@@ -210,7 +210,7 @@ def test_a_continuation_that_waits_for_a_chain_closing_just_now_is_not_stranded(
 
 @pytest.mark.parametrize("number", [2, 6])
 def test_blockers_that_close_at_once_release_a_job_exactly_once(store: Store, number: int) -> None:
-    for _ in range(40 if store.dialect == "postgres" else 15):
+    for _ in range((60 if store.dialect == "postgres" else 20) // number):
         blockers = store.start_many(number, "b")
         chain = store.start("a", blockers=blockers)
         together(*(lambda blocker=blocker: finish(store, blocker.id, "outside") for blocker in blockers))

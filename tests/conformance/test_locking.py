@@ -262,6 +262,22 @@ def test_blockers_are_named_in_the_order_of_their_ids(store: Store) -> None:
     naming.result()
 
 
+def test_keys_are_locked_in_their_own_order(store: Store) -> None:
+    keys = [{"type_name": "a", "key": f"k{number}"} for number in range(5)]
+
+    def touch(wanted: list[dict[str, str]]) -> None:
+        store.write(lambda session: store.repository.touch_keys(session, wanted))
+
+    touch(keys[2:])
+    with holding(store, "INSERT INTO {job_key} VALUES ('a', 'k0')"):
+        touching = Background(lambda: touch(keys[::-1]))
+        wait_until_blocked(store)
+        # Neither the keys that were there nor the one that is new has been touched before the first.
+        Background(lambda: touch(keys[1:])).result()
+        assert touching.running
+    touching.result()
+
+
 def test_two_batches_in_opposite_order_do_not_deadlock(store: Store) -> None:
     def deadlocks() -> int:
         sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"

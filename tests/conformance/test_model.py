@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from support.store import TYPES, Store
 
 from queuert.chains import Completion
@@ -203,6 +203,12 @@ class Machine(RuleBasedStateMachine):
         self.last_token = 0
         store.empty()
 
+    @initialize()
+    def something_to_work_on(self) -> None:
+        for type_name in TYPES:
+            self.start(type_name, 0, None, "incomplete", [], True, 2)
+        self.claim({"a", "b"}, 2, False, "w1")
+
     # Starting
 
     @rule(
@@ -342,11 +348,25 @@ class Machine(RuleBasedStateMachine):
     @rule(number=pick)
     def expire(self, number: int) -> None:
         (job,) = chosen([number], self.model.with_status("running"))
-        self.store.expire(job.id)
-        job.expired = True
+        self.expire_one(job)
+
+    @precondition(lambda self: self.model.with_status("running"))
+    @rule(numbers=picks)
+    def lose(self, numbers: list[int]) -> None:
+        """Workers die, and their jobs are reaped."""
+        for job in chosen(numbers, self.model.with_status("running")):
+            self.expire_one(job)
+        self.reap_all()
 
     @rule()
     def reap(self) -> None:
+        self.reap_all()
+
+    def expire_one(self, job: ModelJob) -> None:
+        self.store.expire(job.id)
+        job.expired = True
+
+    def reap_all(self) -> None:
         lost = [job for job in self.model.with_status("running") if job.expired]
         assert self.store.reap() == {job.id for job in lost}
         for job in lost:
@@ -485,6 +505,7 @@ class Machine(RuleBasedStateMachine):
         return look
 
 
+@pytest.mark.timeout(400)  # when it fails it looks for a short example
 def test_every_sequence_of_operations_does_what_the_model_does(quick_store: Store) -> None:
     store = quick_store
     run_state_machine_as_test(
