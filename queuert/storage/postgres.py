@@ -47,6 +47,10 @@ POOL_SIZE: Final = 10
 OLDEST_SERVER: Final = 120_000
 CONNECT_TIMEOUT: Final = 5.0
 POOL_TIMEOUT: Final = 10.0
+# The pool pauses longer and longer between its tries to connect, up to minutes after the server is back. So it gives up soon,
+# and who still waits asks it again.
+RECONNECT_TIMEOUT: Final = 3.0
+ASK_AGAIN: Final = 2.0
 RETRY_PAUSES: Final = (0.02, 0.1, 0.3, 1.0)
 
 # A vanished client must not hold its row locks for hours, nor a vanished server its client: about a minute, both ways.
@@ -273,9 +277,10 @@ class PostgresDatabase(Database):
 
     def _take(self, pool: Any) -> Connection:
         deadline = time.monotonic() + self.pool_timeout
+        patience = ASK_AGAIN if self.target.pool is None else self.pool_timeout
         while True:
             try:
-                conn: Connection = pool.getconn(timeout=max(0.05, deadline - time.monotonic()))
+                conn: Connection = pool.getconn(timeout=max(0.05, min(patience, deadline - time.monotonic())))
             except psycopg_pool.PoolClosed as error:
                 if self.target.pool is None and pool is not self._pool:
                     raise DatabaseUnavailableError("The pool was closed while this call waited for a connection.") from None
@@ -283,6 +288,8 @@ class PostgresDatabase(Database):
             except psycopg_pool.TooManyRequests as error:
                 raise DatabaseUnavailableError(f"The pool has no connection to give: {error}.") from error
             except psycopg_pool.PoolTimeout:
+                if time.monotonic() < deadline:
+                    continue
                 raise self._why_timeout(pool) from None
             if _is_alive(conn):
                 return conn
@@ -325,6 +332,7 @@ class PostgresDatabase(Database):
             min_size=0,
             max_size=self.pool_size + self._reserved,
             timeout=self.pool_timeout,
+            reconnect_timeout=RECONNECT_TIMEOUT,
             configure=_configure,
             name="queuert-pool",
             open=False,

@@ -122,12 +122,16 @@ def make_types(marks: Marks, *, lease: float = 1.0, max_attempts: int | None = 2
             while not Path(job.input["gate"]).exists():
                 time.sleep(0.001)
         how = job.input["how"]
-        if how == "prepare":
-            with job.prepare() as tx:
-                write(tx, "prepared", job.id, job.attempt)
-        if how != "return":
-            with job.complete() as tx:
-                write(tx, "ledger", job.id, how)
+        try:
+            if how == "prepare":
+                with job.prepare() as tx:
+                    write(tx, "prepared", job.id, job.attempt)
+            if how != "return":
+                with job.complete() as tx:
+                    write(tx, "ledger", job.id, how)
+        except Exception as error:
+            marks.write("error", job.id, job.attempt, type(error).__name__)
+            raise
         return how
 
     @types.job("stalled", continues_with=["third"], max_attempts=3)
