@@ -8,8 +8,8 @@ Creating jobs is a PRODUCER span, each attempt a CONSUMER span whose parent it i
 context is stored with the job, as W3C writes it. A job's span links to the start of its chain and to the chains it waited for.
 
 Spans and numbers are emitted after the commit that made them true. A transaction that is rolled back emits nothing. On a
-connection of your own without `app.hooks()` nobody tells the library of the commit: there the jobs carry the context of the span
-around the call, and no producer's. Spans carry ids, types and error codes, but neither payloads nor error messages.
+connection of your own without `app.hooks()` nobody tells the library of the commit: there the jobs carry the context of the
+span around the call, and no producer's. Spans carry ids, types and error codes, but neither payloads nor error messages.
 """
 
 from __future__ import annotations
