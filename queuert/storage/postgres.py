@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 # First, since it says what to install where psycopg is missing.
-from queuert.storage.postgres_session import Connection, PostgresSession
+from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
 
 # isort: split
 import psycopg
@@ -175,7 +175,7 @@ class PostgresDatabase(Database):
         hooks = Hooks()
         with self._borrow() as conn:
             kept = conn.row_factory, conn.cursor_factory, conn.prepare_threshold
-            session = self._lent[conn] = PostgresSession(conn, hooks)
+            session = self._lent[conn] = BlockSession(conn, hooks)
             try:
                 with self._inside_block(), _read_committed(conn), user_transaction(conn):
                     yield session

@@ -16,7 +16,7 @@ from typing import Any, Final
 from queuert.errors import UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.storage.base import Params, Row
-from queuert.storage.guard import SAVEPOINT
+from queuert.storage.guard import SAVEPOINT, TransactionMisuseError
 from queuert.storage.sqlfiles import Query
 
 try:
@@ -141,6 +141,25 @@ class PostgresSession:
             self.raw.pipeline() as pipeline,
         ):
             pipeline.sync()
+
+
+class BlockSession(PostgresSession):
+    """The session of a block: user code has its connection, and could have ended the transaction with SQL."""
+
+    def run(self, query: Query, params: Params) -> list[Row]:
+        self._check_open()
+        return super().run(query, params)
+
+    def _statement(self, statement: Any) -> None:
+        self._check_open()
+        super()._statement(statement)
+
+    def _check_open(self) -> None:
+        # What we run now would commit alone: a completion without the handler's writes.
+        if self.raw.pgconn.transaction_status == pq.TransactionStatus.IDLE:
+            raise TransactionMisuseError(
+                "The transaction was ended inside the block, by COMMIT or ROLLBACK as SQL: leave that to the block."
+            )
 
 
 def _fetch_from_pipeline(cursor: _Cursor) -> list[Row]:
