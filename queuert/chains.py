@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from queuert import observing
 from queuert.engine import Engine, closed, lost, pending_types, schedule, scheduled
@@ -35,11 +35,17 @@ from queuert.errors import (
     JobTypeValidationError,
     StaleSnapshotError,
 )
-from queuert.job_types import JobType, JobTypeOrName, check_blockers, check_continuation, check_type
+from queuert.ids import Id
+from queuert.job_types import InputOf, JobType, JobTypeOrName, check_blockers, check_continuation, check_type
 from queuert.model import Chain, Job, Status
 from queuert.options import UNSET, Duration, _Unset, check_max_attempts, check_priority
-from queuert.starting import ChainRef, blocker_types, chain_id, check_blocker_ids, connect_blockers
+from queuert.starting import ChainRef, NextOptions, blocker_types, chain_id, check_blocker_ids, connect_blockers
 from queuert.storage.base import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+NextT = TypeVar("NextT")
 
 
 @dataclass(frozen=True)
@@ -222,8 +228,8 @@ class Chains:
         unseen = waiting - repository.waiting_jobs(session, finished)
         if unseen:
             raise StaleSnapshotError(
-                f"Job {min(unseen)} was made to wait for this chain after this transaction began, which cannot see it: roll back "
-                "and try again, or complete chains under READ COMMITTED."
+                f"Job {min(unseen)} was made to wait for this chain after this transaction began, which cannot see it: "
+                "roll back and try again, or complete chains under READ COMMITTED."
             )
 
     def _check_next_ids(self, session: Session, completions: Sequence[Completion]) -> None:
@@ -268,7 +274,7 @@ class Chains:
         if session.dialect == "postgres":
             repository.lock_closing(session, [tail.id])
             tail = repository.get_jobs(session, [tail.id])[tail.id]
-        return ChainTail(self, self._engine, session, tail)
+        return ChainTail._of(self, self._engine, session, tail)
 
     # Ending attempts that did not complete
 
@@ -383,23 +389,21 @@ class Chains:
         return [self._engine.decode_chain(Chain(**found[identity].__dict__)) for identity in ids]
 
 
-class ChainTail:
-    """The tail of a chain, locked: every attribute of `Job`, and `finish` or `continue_with` to complete it."""
+class ChainTail(Job):
+    """The tail of a chain, locked: every attribute of `Job` as it was found, and `finish` or `continue_with` to complete it."""
 
-    def __init__(self, chains: Chains, engine: Engine, session: Session, job: Job) -> None:
-        self._chains = chains
-        self._engine = engine
-        self._session = session
-        self._raw = job
-        self._job = engine.decode_job(Job(**job.__dict__))
-        self._finished = False
+    _chains: Chains
+    _engine: Engine
+    _session: Session
+    _raw: Job
+    _finished: bool
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._job, name)
-
-    @property
-    def job(self) -> Job:
-        return self._job
+    @classmethod
+    def _of(cls, chains: Chains, engine: Engine, session: Session, job: Job) -> ChainTail:
+        tail = object.__new__(cls)
+        decoded = engine.decode_job(Job(**job.__dict__))
+        tail.__dict__.update(decoded.__dict__, _chains=chains, _engine=engine, _session=session, _raw=job, _finished=False)
+        return tail
 
     @property
     def conn(self) -> Any:
@@ -412,12 +416,21 @@ class ChainTail:
         text = self._engine.encode_output(self._raw.type_name, output)
         self._complete(Completion(self._raw, text, None))
 
+    @overload
+    def continue_with(self, job_type: JobType[NextT, Any], input: InputOf[NextT], **options: Unpack[NextOptions]) -> None: ...
+
+    @overload
+    def continue_with(self, job_type: JobType[None, Any], input: None = None, **options: Unpack[NextOptions]) -> None: ...
+
+    @overload
+    def continue_with(self, job_type: str, input: object = None, **options: Unpack[NextOptions]) -> None: ...
+
     def continue_with(
         self,
         job_type: JobType[Any, Any] | str,
         input: object = None,
         *,
-        id: object = None,
+        id: Id | None = None,
         at: datetime | None = None,
         after: Duration | None = None,
         priority: int | None = None,
@@ -453,7 +466,7 @@ class ChainTail:
     def _complete(self, completion: Completion) -> None:
         with self._session.savepoint():
             self._chains.complete(self._session, None, [completion])
-        self._finished = True
+        self.__dict__["_finished"] = True
 
 
 def ids_of(engine: Engine, refs: Iterable[object]) -> list[str]:

@@ -121,7 +121,7 @@ class BlockerReferenceError(QueuertError):
         waiting = ", ".join(f"job {r.job_id} waits for chain {r.blocked_by_chain_id}" for r in references[:5])
         more = f" and {len(references) - 5} more" if len(references) > 5 else ""
         super().__init__(f"Not deleted, since others wait for it: {waiting}{more}. Cancel or delete those first.")
-        self.references = tuple(references)
+        self.references: tuple[BlockerReference, ...] = tuple(references)
 
 
 class TransactionRequiredError(QueuertError):

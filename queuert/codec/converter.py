@@ -51,7 +51,7 @@ class Converter:
         return True
 
 
-KINDS: Final = {
+KINDS: Final[dict[Any, str]] = {
     type(None): "null", bool: "bool", int: "int", float: "float", str: "string", list: "array", dict: "object"
 }  # fmt: skip
 NULL, BOOL, INT, STRING, ARRAY, OBJECT = (frozenset({kind}) for kind in ("null", "bool", "int", "string", "array", "object"))

@@ -134,7 +134,7 @@ SCALARS: Final[dict[Any, Converter]] = {
     UUID: _text_form("a UUID", lambda v: isinstance(v, UUID), str, UUID),
     Decimal: _text_form("a Decimal", lambda v: isinstance(v, Decimal), _dump_decimal, _parse_decimal),
 }
-INSTEAD: Final = {
+INSTEAD: Final[dict[Any, str]] = {
     set: "declare a list", frozenset: "declare a list", bytes: "encode it as text", bytearray: "encode it as text",
     memoryview: "encode it as text", complex: "declare a tuple of two floats",
 }  # fmt: skip

@@ -96,3 +96,15 @@ app.job("refused", max_attempts="3")(called)  # error
 orders.job("refused", input=Order)(called)  # error
 app.declare("refused", colour="red")  # error
 app.include([orders])  # error
+
+with app.complete_chain("id") as tail:
+    tail.continue_with(ship_order, Order(1))
+    tail.continue_with(ship_order, Wrong())  # error
+    tail.continue_with(ship_order)  # error
+    print(tail.nonsense)  # error
+
+app.get_chain(1.5)  # error
+app.get_job("id", type_name=5)  # error
+app.list_chains(types=[5])  # error
+app.list_jobs(statuses=[5])  # error
+app.wait_for(None)  # error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import Any, Optional, TypedDict
 
-from queuert import Backoff, Continuation, JobTypes, Lease, NewChain, Queuert, RunningJob
+from queuert import Backoff, Continuation, JobTypes, Lease, NewChain, Queuert, RunningJob, Status
 
 app = Queuert("sqlite:///:memory:")
 orders = JobTypes(max_attempts=3, lease=Lease(30))
@@ -127,3 +128,19 @@ def helper(job: RunningJob[Order]) -> None: ...
 
 def use_helper(job: RunningJob[Express]) -> None:
     helper(job)
+
+
+with app.complete_chain("id", type_name=charge_card) as tail:
+    if tail.priority > 5 and tail.leased_by is None:
+        tail.continue_with(ship_order, Order(1), after=5)
+        tail.continue_with("anything", object(), id=uuid.uuid4())
+        tail.continue_with(tick)
+    tail.finish({"shipped": 1})
+
+chain = app.start_chain(charge_card, Order(1), id=17)
+app.get_chain(chain, type_name="charge-card")
+app.get_job(uuid.uuid4(), type_name=charge_card)
+app.list_chains(types=[charge_card, "ship-order"], statuses=[Status.PENDING, "failed"], chain_ids=[chain, "id"])
+app.list_jobs(job_ids=[chain, chain.id], types=["charge-card"])
+pending: int = app.stats().by_status["pending"] + app.stats().by_status[Status.PENDING]
+app.cancel_chains([chain, chain.id, uuid.uuid4()])
