@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.fleet import Fleet
-from workload import STEPS, TABLES
+from workload import prepare
 
 from queuert import Queuert
 
@@ -37,15 +37,6 @@ def client(url: str) -> Iterator[Queuert]:
     with Queuert(url) as app:
         prepare(app)
         yield app
-
-
-def prepare(app: Queuert) -> None:
-    app.migrate()
-    for step in STEPS:
-        app.declare(step)
-    with app.transaction() as tx:
-        for table in TABLES:
-            tx.execute(table)
 
 
 @pytest.fixture

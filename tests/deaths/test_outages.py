@@ -13,12 +13,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from conftest import prepare
 from support import eventually
 from support.audit import check_attempts, check_no_orphans, ledger, outcomes, rows, statuses, unfinished
 from support.fleet import Fleet, Worker
 from support.own_postgres import OwnServer, own_server
 from support.silence import SilentProxy
+from workload import prepare
 
 from queuert import Chain, NewChain, Queuert, WaitTimeoutError
 

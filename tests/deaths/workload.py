@@ -31,6 +31,16 @@ STEPS = (
 )
 
 
+def prepare(app: Queuert) -> None:
+    """Make an empty database ready, and have an app know the types that others run."""
+    app.migrate()
+    for step in STEPS:
+        app.declare(step)
+    with app.transaction() as tx:
+        for table in TABLES:
+            tx.execute(table)
+
+
 def write(tx: Any, table: str, *values: object) -> None:
     """Insert a row, whichever the driver."""
     mark = "%s" if "psycopg" in type(tx).__module__ else "?"
