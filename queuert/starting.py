@@ -120,7 +120,7 @@ class Starter:
                 return None
             return result or chains  # only a single statement can have got through without a result
 
-        single = not _may_be_refused_late(plans) and not any(plan.dedup for plan in plans)
+        single = not any(plan.dedup or plan.blockers or (plan.explicit_id and len(plans) > 1) for plan in plans)
         return self._engine.write(conn, work, recover=recover, single=single)
 
     def start_in(self, session: Session, chains: Sequence[NewChain]) -> list[Chain]:
@@ -227,9 +227,11 @@ class Starter:
             for plan in plans:
                 plan.item["trace"] = produced.trace
         created = repository.insert_chains(session, [plan.item for plan in plans], channel)
-        for plan in plans:
-            if plan.id not in created:
-                raise DuplicateJobIdError(plan.id)
+        taken = next((plan.id for plan in plans if plan.id not in created), None)
+        if taken is not None:
+            if created:  # cheaper than a savepoint around every batch in which all goes well
+                repository.delete_chains(session, list(created))
+            raise DuplicateJobIdError(taken)
         blocked = {plan.id: plan for plan in plans if plan.blockers}
         if blocked:
             traces = {plan.id: plan.item["trace"] for plan in blocked.values()}
@@ -316,10 +318,8 @@ def connect_blockers(
 
 
 def _may_be_refused_late(plans: Sequence[_Plan]) -> bool:
-    """Whether something may be written before another thing turns out to be wrong."""
-    if any(plan.blockers for plan in plans):
-        return True
-    return any(plan.explicit_id for plan in plans) and (len(plans) > 1 or any(plan.dedup for plan in plans))
+    """Whether a key or a job may be written before something else turns out to be wrong."""
+    return any(plan.blockers or (plan.dedup and plan.explicit_id) for plan in plans)
 
 
 def _is_ours(plan: _Plan, chain: Chain) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import sqlite3
@@ -22,6 +23,7 @@ from queuert import (
     Dedup,
     DuplicateJobIdError,
     InvalidJobIdError,
+    Job,
     NewChain,
     Queuert,
     QueuertError,
@@ -311,3 +313,14 @@ def test_vacuum_makes_a_file_smaller(sqlite_path: Path) -> None:
         app.vacuum()
         app._database.checkpoint()  # type: ignore[attr-defined]
         assert os.path.getsize(sqlite_path) < large / 2
+
+
+def test_a_job_has_every_column_as_an_attribute(app: Queuert, target: str) -> None:
+    app.declare("work")
+    job = app.get_job(app.start_chain("work").id)
+    with app.transaction() as tx:
+        cursor = tx.execute("SELECT * FROM queuert_job")
+        columns = {column[0] for column in cursor.description}
+        cursor.fetchall()
+    assert columns == {field.name for field in dataclasses.fields(Job)}
+    assert all(hasattr(job, column) for column in columns)

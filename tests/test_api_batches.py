@@ -140,7 +140,7 @@ def test_a_batch_is_a_constant_number_of_statements_on_postgres(pg_url: str, lin
         blocker = app.start_chain("work")
 
         def sent(size: int) -> int:
-            batch = [NewChain("work", n) for n in range(size)]
+            batch = [NewChain("work", n, id=new_id(1_000 * size + n)) for n in range(size)]
             if linked:
                 batch = [NewChain("work", n, blockers=[blocker], dedup=Dedup(f"{size}-{n}")) for n in range(size)]
             with app.transaction() as tx, statements(tx) as seen:

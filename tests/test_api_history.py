@@ -349,3 +349,15 @@ def test_stranded_jobs_are_counted_once_each(app: Queuert) -> None:
     assert app.stats().stranded == 1
     stranded: Any = app.stats(types=["other"])
     assert stranded.stranded == 0
+
+
+def test_the_twenty_longest_running_jobs_are_shown(app: Queuert) -> None:
+    app.declare("work")
+    chains = app.start_chains([NewChain("work", n) for n in range(25)])
+    with app.transaction() as tx:
+        tx.execute("UPDATE queuert_job SET status = 'running', last_attempt_at = created_at, leased_by = 'somebody'")
+    make_older(app, chains[7].id, timedelta(minutes=1))
+    stats = app.stats()
+    assert len(stats.longest_running) == 20
+    assert stats.longest_running[0].job_id == chains[7].id
+    assert stats.longest_running[0] == stats.oldest_running
