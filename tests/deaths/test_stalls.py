@@ -13,7 +13,7 @@ from support import eventually
 from support.audit import check_attempts, check_no_orphans, outcomes, rows
 from support.fleet import Fleet, Worker
 
-from queuert import Lease, Queuert, RunningJob
+from queuert import Backoff, Lease, Queuert, RunningJob
 
 WAYS = ("prepare", "complete", "continue in complete", "continue", "return", "reschedule", "fail", "raise")
 TABLES = ("queuert_job", "queuert_job_attempt", "queuert_job_event", "queuert_job_blocker", "ledger", "prepared")
@@ -64,7 +64,7 @@ def taking_over(url: str, hold: Path | None) -> Iterator[Queuert]:
     with Queuert(url) as app:
         app.declare("third")
 
-        @app.job("stalled", lease=Lease(duration=20))
+        @app.job("stalled", lease=Lease(duration=20), backoff=Backoff(initial=0.1, jitter=0))
         def handler(job: RunningJob[dict[str, Any]]) -> str:
             while hold is not None and not hold.exists() and not job.signal.wait(0.01):
                 pass
