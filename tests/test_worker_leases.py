@@ -379,6 +379,7 @@ STALLED = """
     with app.worker(reap_interval=0.2):
         sys.stdin.readline()
     print(json.dumps({"stopped": True}), flush=True)
+    app.close()
 """
 
 

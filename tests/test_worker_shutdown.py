@@ -276,6 +276,7 @@ SERVICE = """
         return "finished"
 
     print("stopped", app.worker(concurrency=2).run(timeout=float(sys.argv[3])), flush=True)
+    app.close()
 """
 
 

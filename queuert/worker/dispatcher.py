@@ -173,6 +173,8 @@ class Dispatcher:
             self._rate = (slots.finished - self._counted) / (now - self._counted_at)
             self._counted_at, self._counted = now, slots.finished
         ahead = 0 if suspects.running() else min(CLAIM_SIZE, int(self._rate * AHEAD))
+        if ahead and slots.usual * ahead > AHEAD * slots.size:  # many that end together look like a high rate
+            ahead = int(AHEAD * slots.size / slots.usual)
         slots.low = ahead // 2
         waiting = slots.waiting
         if waiting > slots.low:

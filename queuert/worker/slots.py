@@ -15,6 +15,8 @@ from queuert.worker.leases import Held
 
 Work = Callable[[Held], None]
 
+WEIGHT = 0.1  # of the latest handler in what is usual
+
 
 class Slots:
     """Runs `work(held)` in a number of threads; `on_free` is called, under the lock, when the line is short."""
@@ -24,6 +26,8 @@ class Slots:
         self.low = 0
         """A line shorter than this, or equal, is worth telling the dispatcher of."""
         self.finished = 0
+        self.usual = 0.0
+        """Seconds that a handler lately took, more or less."""
         self._work = work
         self._on_free = on_free
         self._lock = threading.Lock()
@@ -83,8 +87,11 @@ class Slots:
 
     def _next(self, number: int) -> Held | None:
         with self._lock:
-            if self._running.pop(number, None) is not None:
+            done = self._running.pop(number, None)
+            if done is not None:
                 self.finished += 1
+                if done.started is not None:
+                    self.usual += (time.monotonic() - done.started - self.usual) * WEIGHT
             while not self._line or self._closed:
                 if self._closed:
                     return None

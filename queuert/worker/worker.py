@@ -94,6 +94,8 @@ class Worker:
         self.events = Events()
         self._lock = threading.Lock()
         self._crew: Crew | None = None
+        self._told: Crew | None = None
+        """The crew whose error somebody was told of: until then `run()` does not start another over it."""
         self._id = worker_id(self._options.name)
         forks.watch(self)
 
@@ -163,8 +165,7 @@ class Worker:
             return True
         crew.stop(limit)
         ended = crew.ended.is_set() if crew.is_own_thread() else crew.wait(limit)
-        if crew.error is not None:
-            raise crew.error
+        self._raise_error(crew)
         if not ended:
             about = {"event": "worker_unfinished", "worker_id": crew.worker_id}
             unfinished = ", ".join(crew.unfinished())
@@ -180,8 +181,9 @@ class Worker:
         # A SimpleQueue, since a signal may come while this thread holds the lock of anything else.
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         with _signals(inbox.put):
-            crew = self._crew if self.running else None
-            crew = crew or self._start()
+            crew = self._crew
+            if crew is None or (crew.stopping and (crew.error is None or crew is self._told)):
+                crew = self._start()
             crew.on_stop(lambda: inbox.put(None))
             received = inbox.get()
             if received is not None:
@@ -189,9 +191,13 @@ class Worker:
                 logger.info("The worker %s stops on %s.", self._id, signal.Signals(received).name, extra=about)
                 crew.stop(limit)
             ended = crew.wait()
-        if crew.error is not None:
-            raise crew.error
+        self._raise_error(crew)
         return ended
+
+    def _raise_error(self, crew: Crew) -> None:
+        if crew.error is not None:
+            self._told = crew
+            raise crew.error
 
     def __enter__(self) -> Worker:
         self._start()
