@@ -85,7 +85,7 @@ def check_recovery(client: Queuert, job_id: str, killed_at: datetime) -> None:
 
 
 CHAINS, FAN_INS, WIDTH = 500, 100, 4
-KILLS = 16
+KILLS = 12
 
 
 @pytest.mark.slow
