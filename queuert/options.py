@@ -50,9 +50,7 @@ def instant(value: datetime, name: str) -> datetime:
     if not isinstance(value, datetime):
         raise TypeError(f"{name} must be a datetime, not {type(value).__name__}.")
     if value.utcoffset() is None:
-        raise ValueError(
-            f"{name} must be an aware datetime, such as datetime.now(timezone.utc); this one has no time zone."
-        )
+        raise ValueError(f"{name} must be an aware datetime, such as datetime.now(timezone.utc); this one has no time zone.")
     try:
         return value.astimezone(timezone.utc)
     except OverflowError:

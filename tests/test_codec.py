@@ -217,9 +217,7 @@ def test_decoding_says_what_is_missing_unknown_or_malformed() -> None:
     assert decode_problem(Item, []) == "expected an Item, got list"
     assert decode_problem(Item, {"name": "a", "price": "one"}) == "price: expected a Decimal, got 'one'"
     assert decode_problem(Item, {"name": "a", "price": "NaN"}) == "price: expected a Decimal, got 'NaN'"
-    assert (
-        decode_problem(Item, {"name": "a", "price": "1", "colour": "pink"}) == "colour: expected a Colour, got 'pink'"
-    )
+    assert decode_problem(Item, {"name": "a", "price": "1", "colour": "pink"}) == "colour: expected a Colour, got 'pink'"
     assert decode_problem(list[UUID], ["x"]) == "[0]: expected a UUID, got 'x'"
     assert decode_problem(datetime, 5) == "expected a datetime as text, got int"
     assert decode_problem(datetime, "soon") == "expected a datetime, got 'soon'"
@@ -449,9 +447,7 @@ def test_pydantic_models_are_validated_both_ways() -> None:
     assert round_trip(list[Cart] | None, [cart]) == [cart]
     assert round_trip(Cart | None, None) is None
     assert codec_for(Cart, localns=namespace).encode({"total": "2"}) == '{"lines":[],"total":"2"}'
-    assert "lines[0].SKU: " in decode_problem(
-        Cart, {"lines": [{"SKU": "a", "at": "2024-01-01T00:00:00", "amounts": []}]}
-    )
+    assert "lines[0].SKU: " in decode_problem(Cart, {"lines": [{"SKU": "a", "at": "2024-01-01T00:00:00", "amounts": []}]})
     assert problem(Cart, line) == "expected a Cart, got Line"
     cart.lines = "nothing"  # type: ignore[assignment]
     assert problem(Cart, cart).startswith("lines: ")
@@ -525,9 +521,7 @@ def test_huge_numbers_are_codec_errors() -> None:
             load_json("1" * 5000)
 
 
-@pytest.mark.parametrize(
-    "text", ["", " ", "{", "nan", "NaN", "[Infinity]", "-Infinity", "1 2", "'a'", "[1,]", "\ufeff1"]
-)
+@pytest.mark.parametrize("text", ["", " ", "{", "nan", "NaN", "[Infinity]", "-Infinity", "1 2", "'a'", "[1,]", "\ufeff1"])
 def test_what_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(CodecError):
         load_json(text)

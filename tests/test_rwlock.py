@@ -173,9 +173,7 @@ def test_an_exception_in_the_block_releases_it(lock: RWLock) -> None:
 
 @pytest.mark.parametrize("timeout", [0, 0.02])
 @pytest.mark.parametrize("wanted", SIDES)
-def test_a_wait_that_times_out_leaves_no_trace(
-    lock: RWLock, pool: ThreadPoolExecutor, wanted: str, timeout: float
-) -> None:
+def test_a_wait_that_times_out_leaves_no_trace(lock: RWLock, pool: ThreadPoolExecutor, wanted: str, timeout: float) -> None:
     with held_elsewhere(lock, "write", pool):
         with pytest.raises(TimeoutError), side(lock, wanted, timeout):
             pass
@@ -221,11 +219,7 @@ def test_an_interrupted_wait_leaves_no_trace(
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.lists(
-        st.lists(st.sampled_from(["read", "write", "write briefly"]), min_size=1, max_size=8), min_size=2, max_size=16
-    )
-)
+@given(st.lists(st.lists(st.sampled_from(["read", "write", "write briefly"]), min_size=1, max_size=8), min_size=2, max_size=16))
 def test_any_mixture_of_threads_ends_and_never_breaks_the_rules(plans: list[list[str]]) -> None:
     lock = RWLock()
     guard = threading.Lock()
@@ -285,9 +279,7 @@ def test_nobody_starves_in_a_crowd_that_never_pauses(lock: RWLock, crowd: str, s
             future.result(10)
 
 
-def test_a_release_wakes_one_writer_only(
-    lock: RWLock, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_wakes_one_writer_only(lock: RWLock, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     woken = 0
     real_wait = threading.Condition.wait
 

@@ -220,9 +220,7 @@ def test_migrations_come_in_order_as_single_statements(write: Write) -> None:
     ],
 )
 def test_migrations_must_match(write: Write, sqlite: list[str], postgres: list[str], problem: str) -> None:
-    root = write(
-        sqlite_migrations=dict.fromkeys(sqlite, "SELECT 1;"), postgres_migrations=dict.fromkeys(postgres, "SELECT 1;")
-    )
+    root = write(sqlite_migrations=dict.fromkeys(sqlite, "SELECT 1;"), postgres_migrations=dict.fromkeys(postgres, "SELECT 1;"))
     with pytest.raises(SqlFileError, match=problem):
         check(root)
 

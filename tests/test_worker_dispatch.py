@@ -37,7 +37,7 @@ def started_after(app: Queuert, start: Callable[[], Any]) -> float:
     app.job("job")(lambda job: at.append(time.monotonic()))
     with app.worker(poll_interval=FOREVER) as worker:
         worker.events.watch()
-        worker._crew._dispatcher.scheduled("")  # type: ignore[union-attr]
+        worker._crew._dispatcher.scheduled("job")  # type: ignore[union-attr]
         worker.events.wait("looked")
         time.sleep(0.1)
         before = time.monotonic()
