@@ -16,8 +16,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
+# Nothing here has to survive a power cut, and making a database is four times as quick without fsync.
 SETTINGS = """
 max_connections = 200
+fsync = off
+full_page_writes = off
 """
 
 
