@@ -41,6 +41,7 @@ class Schedule(Protocol):
 
     def after(self, moment: datetime) -> datetime:
         """The first tick later than a moment."""
+        ...
 
 
 @dataclass(frozen=True)
