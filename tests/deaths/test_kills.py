@@ -101,13 +101,13 @@ def test_kills_at_random_over_two_thousand_jobs(client: Queuert, fleet: Fleet) -
     )
 
     def kill_somebody() -> None:
-        """After it has started some more jobs, and then at once or a moment later, whatever it is doing then."""
-        busy = [worker for worker in fleet.running if fleet.marks.count("started", worker.pid)]
-        victim = chance.choice(busy or fleet.running)
-        goal = fleet.marks.count("started", victim.pid) + chance.randrange(1, 40)
-        fleet.until(lambda: fleet.marks.count("started", victim.pid) >= goal or not unfinished(client), **crew)
+        """After some more jobs were started: who started the last one or anybody, at once or a moment later."""
+        goal = len(fleet.marks.all("started")) + chance.randrange(1, 80)
+        fleet.until(lambda: len(fleet.marks.all("started")) >= goal or not unfinished(client), **crew)
+        last = fleet.marks.all("started")[-1].pid
+        busy = [worker for worker in fleet.running if worker.pid == last]
         time.sleep(chance.choice([0, chance.uniform(0, 0.02)]))
-        victim.kill()
+        chance.choice([chance.choice(fleet.running), *busy]).kill()
 
     crew: dict[str, Any] = {"size": 3, "timeout": 60, "worker": {"concurrency": 4}}
     with fleet.explained():
