@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.bare import BATCH_INSERTS, bare
 from benchmarks.harness import PAYLOAD, RATIO_COLUMNS, Contender, Options, Store, Stores, Table, median, progress, race, run
@@ -29,9 +29,14 @@ SINGLE, BATCH = 0.7, 0.6
 """The least ratios."""
 MORE_BUFFERS, MORE_TIME = 1.3, 1.6
 """How much a claim may grow from the smallest backlog to the largest."""
-TYPES = 20
+TYPES = [f"type-{number:02}" for number in range(20)]
+TIMES = 5
+WARM_UP = 12
+"""Runs after which psycopg has prepared a statement and the server has settled on a plan for it."""
 INDEXES = ("job_tail_idx", "job_listing_idx", "job_deduplication_idx", "job_error_idx")
 WORKER = "bench"
+
+T = TypeVar("T")
 
 _tokens = itertools.count(random.getrandbits(40))
 
@@ -44,6 +49,9 @@ class Ours:
         self._chains = store.app._chains
         self._database = engine.database
         self._repository = engine.repository
+
+    def run(self, work: Callable[[Any], T], *, single: bool) -> T:
+        return self._database.run(work, single=single)
 
     def insert(self, type_name: str, payloads: Sequence[object]) -> int:
         return self._database.run(lambda session: self.insert_on(session, type_name, payloads), single=True)
@@ -202,70 +210,90 @@ def _completions(ours: Ours, theirs: Any, size: int, times: int) -> list[Contend
 
 
 def growth(stores: Stores, dialect: str, options: Options) -> Table:
-    """Hot operations under 10,000 to 1,000,000 pending jobs of 20 types."""
+    """Hot operations under 10,000 to 1,000,000 pending jobs of 20 types, the sizes taking turns."""
     sizes = (10_000, 100_000) if options.quick else (10_000, 100_000, 1_000_000)
     what = "VM steps" if dialect == "sqlite" else "buffers"
     table = Table(
-        f"Growth with the backlog, {dialect} ({what} and milliseconds for 100 jobs, median of five)",
+        f"Growth with the backlog, {dialect} ({what} and milliseconds for 100 jobs, median of {TIMES})",
         ("operation", *(f"{size:,} pending" for size in sizes), f"× {what}", "× time", "line"),
     )
-    found: dict[str, list[tuple[float, float]]] = {}
-    with stores.open(dialect) as store:
-        present = 0
+    with ExitStack() as stack:
+        queues = []
         for size in sizes:
             progress(f"{size:,} pending jobs")
-            seed_backlog(store, present, size)
-            present = size
+            store = stack.enter_context(stores.open(dialect))
+            seed_backlog(store, size)
             store.settle()
-            for name, cost in _costs(store).items():
-                found.setdefault(name, []).append(cost)
-    for name, costs in found.items():
-        more = [costs[-1][part] / costs[0][part] for part in (0, 1)]
-        good = more[0] <= MORE_BUFFERS and more[1] <= MORE_TIME
-        cells = [f"{work:,.0f} · {seconds * 1000:.2f}" for work, seconds in costs]
-        verdict = f"{'ok' if good else 'MISSED'} (≤ {MORE_BUFFERS}, ≤ {MORE_TIME})"
-        table.add(name, *cells, f"{more[0]:.2f}", f"{more[1]:.2f}", verdict)
+            queues.append(Queue(store))
+        for name, costs in _costs(queues).items():
+            more = [costs[-1][part] / costs[0][part] for part in (0, 1)]
+            good = more[0] <= MORE_BUFFERS and more[1] <= MORE_TIME
+            cells = [f"{work:,.0f} · {seconds * 1000:.2f}" for work, seconds in costs]
+            verdict = f"{'ok' if good else 'MISSED'} (≤ {MORE_BUFFERS}, ≤ {MORE_TIME})"
+            table.add(name, *cells, f"{more[0]:.2f}", f"{more[1]:.2f}", verdict)
     return table
 
 
-def _costs(store: Store) -> dict[str, tuple[float, float]]:
-    """Work and seconds of each operation at this size."""
-    ours, meter = Ours(store), Meter(store)
-    names = [f"type-{number:02}" for number in range(TYPES)]
-    costs = {}
+class Queue:
+    """A backlog of one size, and what is measured on it."""
 
-    def timed(call: Callable[[], object], prepare: Callable[[], Any] | None = None) -> float:
-        times = []
-        for _ in range(8):  # the first three make the statement a prepared one
-            if prepare is not None:
-                prepare()
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        return median(times[3:])
+    def __init__(self, store: Store) -> None:
+        self.ours = Ours(store)
+        self.meter = Meter(store)
+        self.held: list[Job] = []
 
-    def refill(types: Sequence[str]) -> None:
-        for type_name in types:
-            ours.insert(type_name, [PAYLOAD] * (100 // len(types)))
+    def warm_up(self) -> None:
+        """Not on the backlog: the smallest has just enough jobs of one type for what is measured."""
+        for _ in range(WARM_UP):
+            self.ours.claim(["other"], 100)
+            self.ours.insert("other", [PAYLOAD] * 100)
+            self.ours.complete(self.ours.claim(["other"], 100))
 
-    for count in (1, 5, TYPES):
-        types = names[:count]
-        seconds = timed(lambda types=types: ours.claim(types, 100), lambda types=types: refill(types))  # type: ignore[misc]
-        work = meter.count(lambda session, types=types: ours.claim_on(session, types, 100))  # type: ignore[misc]
-        costs[f"claim 100 of {count} type{'s' if count > 1 else ''}"] = (work, seconds)
-    held: list[Job] = []
+    def hold(self) -> None:
+        self.held = self.ours.claim(TYPES, 100)
 
-    def hold() -> None:
-        refill(names)
-        held[:] = ours.claim(names, 100)
+    def claim(self, session: Any, types: Sequence[str]) -> None:
+        self.ours.claim_on(session, types, 100)
 
-    seconds = timed(lambda: ours.complete(held), hold)
-    hold()
-    costs["complete 100"] = (meter.count(lambda session: ours.complete_on(session, held)), seconds)
-    payloads = [PAYLOAD] * 100
-    work = meter.count(lambda session: ours.insert_on(session, names[0], payloads))
-    costs["insert 100"] = (work, timed(lambda: ours.insert(names[0], payloads)))
-    return costs
+    def complete(self, session: Any) -> None:
+        self.ours.complete_on(session, self.held)
+
+    def insert(self, session: Any) -> None:
+        self.ours.insert_on(session, TYPES[0], [PAYLOAD] * 100)
+
+    def timed(self, work: Callable[[Queue, Any], None], prepare: Callable[[Queue], None], *, single: bool) -> float:
+        prepare(self)
+        start = time.perf_counter()
+        self.ours.run(lambda session: work(self, session), single=single)
+        return time.perf_counter() - start
+
+
+def _costs(queues: Sequence[Queue]) -> dict[str, list[tuple[float, float]]]:
+    """Work and seconds of each operation, by size."""
+    found: dict[str, list[tuple[float, float]]] = {}
+
+    def measure(
+        name: str, work: Callable[[Queue, Any], None], prepare: Callable[[Queue], None], *, single: bool = True
+    ) -> None:
+        progress(name)
+        counted = []
+        for queue in queues:
+            prepare(queue)
+            counted.append(queue.meter.count(lambda session, queue=queue: work(queue, session)))  # type: ignore[misc]
+        times: list[list[float]] = [[] for _ in queues]
+        for _ in range(TIMES):
+            for queue, own in zip(queues, times, strict=True):
+                own.append(queue.timed(work, prepare, single=single))
+        found[name] = [(count, median(own)) for count, own in zip(counted, times, strict=True)]
+
+    for queue in queues:
+        queue.warm_up()
+    for types in (TYPES[-1:], TYPES[:5], TYPES):
+        label = f"claim 100 of {len(types)} type{'s' if len(types) > 1 else ''}"
+        measure(label, lambda queue, session, types=types: queue.claim(session, types), lambda queue: None)  # type: ignore[misc]
+    measure("complete 100", Queue.complete, Queue.hold, single=False)
+    measure("insert 100", Queue.insert, lambda queue: None)
+    return found
 
 
 class Meter:
@@ -331,7 +359,7 @@ def _postgres_type(value: object) -> str:
     return {int: "bigint", float: "double precision"}.get(type(value), "text")
 
 
-def seed_backlog(store: Store, start: int, stop: int) -> None:
+def seed_backlog(store: Store, jobs: int) -> None:
     """Pending jobs of 20 types, one after the other, due since long ago."""
     job = (
         "INSERT INTO queuert_job (id, type_name, chain_id, chain_type_name, input, created_at, scheduled_at, chain_created_at)"
@@ -339,10 +367,10 @@ def seed_backlog(store: Store, start: int, stop: int) -> None:
     if store.dialect == "sqlite":
         store.script(
             f"""{job}
-            WITH RECURSIVE n (n) AS (SELECT {start} UNION ALL SELECT n + 1 FROM n WHERE n < {stop - 1})
+            WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < {jobs - 1})
             SELECT id, type, id, type, '{json.dumps(PAYLOAD)}', at, at, at FROM (
                 SELECT
-                    printf('01900000-0000-7000-8000-%012x', n) AS id, printf('type-%02d', n % {TYPES}) AS type,
+                    printf('01900000-0000-7000-8000-%012x', n) AS id, printf('type-%02d', n % {len(TYPES)}) AS type,
                     strftime('%Y-%m-%dT%H:%M:%f', 'now', '-1 day', printf('+%.3f seconds', n / 1000.0)) || '000Z' AS at
                 FROM n
             )"""
@@ -353,8 +381,8 @@ def seed_backlog(store: Store, start: int, stop: int) -> None:
         SELECT id, type, id, type, '{json.dumps(PAYLOAD)}', at, at, at FROM (
             SELECT
                 ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id,
-                'type-' || lpad((n % {TYPES})::text, 2, '0') AS type, now() - interval '1 day' + n * interval '1 ms' AS at
-            FROM generate_series({start}, {stop - 1}) AS n
+                'type-' || lpad((n % {len(TYPES)})::text, 2, '0') AS type, now() - interval '1 day' + n * interval '1 ms' AS at
+            FROM generate_series(0, {jobs - 1}) AS n
         ) AS row"""
     )
 
