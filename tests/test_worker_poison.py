@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from support import eventually
 
-from queuert import Backoff, Queuert, RunningJob
+from queuert import Backoff, NewChain, Queuert, RunningJob
+from queuert.chains import Chains
 
 
 def test_input_that_no_longer_decodes_fails_at_once_and_alone(app: Queuert) -> None:
@@ -99,7 +100,7 @@ KILLER = """
 
     app = Queuert(sys.argv[1])
 
-    @app.job("job", lease=Lease(duration=1), backoff=Backoff(initial=0.1), max_attempts=3)
+    @app.job("job", lease=Lease(duration=2), backoff=Backoff(initial=0.1), max_attempts=3)
     def handler(job):
         if job.input == "poison":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -179,6 +180,38 @@ def test_suspects_run_one_at_a_time_with_nothing_waiting_beside_them(app: Queuer
     assert job.suspect is False, "a success clears it"
 
 
+def test_many_suspects_are_through_soon(app: Queuert) -> None:
+    app.job("job")(lambda job: job.suspect)
+    chains = app.start_chains([NewChain("job") for _ in range(40)])
+    with app.transaction() as tx:
+        tx.execute("UPDATE queuert_job SET suspect = true")
+    started = time.monotonic()
+    with app.worker(concurrency=4, poll_interval=3600):
+        assert all(app.wait_for(chain, timeout=20).output for chain in chains)
+    assert time.monotonic() - started < 10
+
+
+def test_a_turn_lasts_until_the_result_is_written(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, started = threading.Event(), threading.Semaphore(0)
+    complete = Chains.complete
+
+    def waiting(self: Chains, *args: Any, **kwargs: Any) -> Any:
+        assert written.wait(20)
+        return complete(self, *args, **kwargs)
+
+    monkeypatch.setattr(Chains, "complete", waiting)
+    app.job("job")(lambda job: started.release())
+    chains = [app.start_chain("job") for _ in range(2)]
+    with app.transaction() as tx:
+        tx.execute("UPDATE queuert_job SET suspect = true")
+    with app.worker(concurrency=4, poll_interval=0.05):
+        assert started.acquire(timeout=10)
+        assert not started.acquire(timeout=0.5), "the second would start before the first one's success is safe"
+        written.set()
+        for chain in chains:
+            app.wait_for(chain, timeout=10)
+
+
 def test_suspects_get_their_turn_under_load(app: Queuert) -> None:
     order: list[str] = []
     stop = threading.Event()
@@ -190,11 +223,8 @@ def test_suspects_get_their_turn_under_load(app: Queuert) -> None:
     suspect = app.start_chain(handler, "suspect")
     with app.transaction() as tx:
         tx.execute("UPDATE queuert_job SET suspect = true")
-    app.start_chains([])
 
     def feed() -> None:
-        from queuert import NewChain
-
         while not stop.is_set():
             app.start_chains([NewChain("job", "other") for _ in range(50)])
 

@@ -27,7 +27,6 @@ from queuert.chains import Chains
 from queuert.engine import Engine
 from queuert.notify.base import Channel, Notice, Subscription
 from queuert.options import BackoffFunction, Lease
-from queuert.worker import suspects
 from queuert.worker.attempt import AttemptRun
 from queuert.worker.claiming import Claimer
 from queuert.worker.completer import Completer
@@ -81,7 +80,7 @@ class Crew:
         self._subscription: Subscription | None = None
         self._reserved = 0
 
-        self._keeper = LeaseKeeper(engine, worker_id, events)
+        self._keeper = LeaseKeeper(engine, worker_id, events, lambda: self._dispatcher.look_again())
         self._claimer = Claimer(engine, worker_id, options.types, options.lease)
         self._completer = Completer(engine, chains, worker_id, self._keeper, events, self._spawn)
         self._dispatcher = Dispatcher(
@@ -172,8 +171,7 @@ class Crew:
         try:
             self._attempt(held)
         finally:
-            if held.job.suspect and held.started is not None:
-                suspects.end_turn()
+            held.over = True
 
     def _attempt(self, held: Held) -> None:
         now = time.monotonic()

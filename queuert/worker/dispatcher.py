@@ -74,6 +74,9 @@ class Dispatcher:
         self._give_up: Callable[[], bool] = lambda: False
         # Set by others, before they set the event.
         self._news = True
+        """Jobs of ours may be due."""
+        self._rumour = False
+        """Something may have happened."""
         self._hungry = False
         self._returned: deque[Held] = deque()
         # The dispatcher's own.
@@ -96,9 +99,18 @@ class Dispatcher:
 
     def scheduled(self, type_name: str) -> None:
         """Jobs of this type, or of any if there is none, may be due."""
-        if not type_name or type_name in self._claimer.types:
+        if not type_name:
+            self._rumour = True
+        elif type_name in self._claimer.types:
             self._news = True
-            self._wake.set()
+        else:
+            return
+        self._wake.set()
+
+    def look_again(self) -> None:
+        """What could not be claimed a moment ago can be now."""
+        self._news = True
+        self._wake.set()
 
     def slot_free(self) -> None:
         if self._hungry:
@@ -135,7 +147,7 @@ class Dispatcher:
             self.return_all()
         finally:
             if self._suspect is not None:
-                suspects.end_turn()
+                self._keeper.let_go([self._suspect])
 
     def _step(self, now: float) -> float:
         """Do what can be done; how long to sleep then, unless something wakes us."""
@@ -148,11 +160,14 @@ class Dispatcher:
         if now >= self._look_at:
             self._more = True
         # Who frees a slot from here on wakes us; who did before is seen by looking.
-        self._hungry = self._more or self._suspect is not None
+        self._hungry = self._more or self._rumour or self._suspect is not None
         self._start_suspect(now)
         limit = self._limit(now)
+        if limit > 0 and self._rumour:
+            self._rumour = False
+            self._more = self._more or self._is_due()
         if not self._more or limit <= 0:
-            return self._until(now)
+            return self._until(time.monotonic())
         claimed = self._claimer.claim(limit, running=[held.job.id for held in self._slots.running_jobs()])
         if claimed:
             self._keeper.take(claimed)
@@ -188,19 +203,22 @@ class Dispatcher:
             pause = min(pause, LONGEST_WAIT - (now - (waiting_since or now)))
         return max(0.0, pause)
 
+    def _is_due(self) -> bool:
+        """Ask without claiming, which would be a write: every commit of every process on a SQLite file is a rumour."""
+        due = self._claimer.next_due()
+        if due is not None and due <= 0:
+            return True
+        self._pause = FIRST_PAUSE
+        self._look_at = time.monotonic() + min(self._poll_interval, math.inf if due is None else due + MARGIN)
+        return False
+
     def _look_ahead(self, *, found: bool) -> None:
         """Nothing more could be claimed: when to look again?"""
-        self._more = False
-        due = self._claimer.next_due()
-        now = time.monotonic()
-        if due is None or due > 0:
-            self._pause = FIRST_PAUSE
-            self._look_at = now + min(self._poll_interval, math.inf if due is None else due + MARGIN)
-        elif self._find_suspect() or found:
-            self._more = True
-        else:
+        due = self._is_due()
+        self._more = due and (self._find_suspect() or found)
+        if due and not self._more:
             # It is locked, it still runs here after its lease was lost, or another suspect has its turn.
-            self._look_at = now + min(self._poll_interval, self._pause)
+            self._look_at = time.monotonic() + min(self._poll_interval, self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     # Suspects
@@ -217,8 +235,9 @@ class Dispatcher:
                 suspects.end_turn()
         if not claimed:
             return False
-        self._keeper.take(claimed)
         self._suspect = claimed[0]
+        self._suspect.turn = True
+        self._keeper.take(claimed)
         self._hungry = True
         self._start_suspect(time.monotonic())
         return True
@@ -233,7 +252,7 @@ class Dispatcher:
         elif now - held.claimed >= LONGEST_WAIT:
             self._suspect = None
             self._returned.append(held)
-            self._return(self._returned)
+            self._return()
 
     # Giving back
 
@@ -242,20 +261,20 @@ class Dispatcher:
         if since is not None and now - since >= LONGEST_WAIT:
             self._returned.extend(self._slots.take_back())
         if self._returned:
-            self._return(self._returned)
+            self._return()
 
-    def _return(self, jobs: deque[Held]) -> None:
-        returned = list(jobs)
+    def _return(self) -> None:
+        returned = list(self._returned)
         items = [{"id": held.job.id, "token": held.job.lease_token} for held in returned]
         for held in returned:
             held.over = True
         self._engine.database.run(lambda session: self._chains.release_claims(session, self._worker_id, items), single=True)
-        self._keeper.let_go(returned)
-        for held in returned:
-            jobs.popleft()
-            if held.job.suspect:
-                suspects.end_turn()
+        self._forget(len(returned))
         self._events.happened("returned")
+
+    def _forget(self, number: int) -> None:
+        """The first of those that go back are in our hands no longer; slots may have added more behind them."""
+        self._keeper.let_go([self._returned.popleft() for _ in range(number)])
 
     def return_all(self) -> None:
         """At the end: all that was claimed and not started goes back."""
@@ -263,18 +282,17 @@ class Dispatcher:
             self._returned.append(self._suspect)
             self._suspect = None
         self._returned.extend(self._slots.take_back())
-        pause = OUTAGE_PAUSE
         while self._returned:
             try:
-                self._return(self._returned)
+                self._return()
             except Exception as error:
                 if not self._engine.database.is_transient(error):
                     raise
                 if self._give_up():
                     logger.warning("%d claimed jobs could not be given back; their leases run out.", len(self._returned))
-                    self._keeper.let_go(self._returned)
+                    self._forget(len(self._returned))
                     return
-                time.sleep(pause)
+                time.sleep(OUTAGE_PAUSE)
 
     # Outages
 

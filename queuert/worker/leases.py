@@ -43,7 +43,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from queuert.engine import Engine
@@ -52,6 +52,7 @@ from queuert.job_types import JobType
 from queuert.model import Job
 from queuert.observing import facts
 from queuert.options import Lease
+from queuert.worker import suspects
 from queuert.worker.attempt import AttemptRun, lost_reason
 from queuert.worker.events import Events
 
@@ -91,6 +92,7 @@ class Held:
         "renew_at",
         "started",
         "trusted_until",
+        "turn",
     )
 
     def __init__(self, job: Job, job_type: JobType[Any, Any], lease: Terms, claimed: float) -> None:
@@ -108,6 +110,8 @@ class Held:
         """Why the lease is gone, once that is known."""
         self.over = False
         """The handler has ended; only its result is still to be written."""
+        self.turn = False
+        """It is a suspect, and has this process's turn until its result is written."""
 
     def lose(self, reason: Reason) -> None:
         self.lost = reason
@@ -124,10 +128,11 @@ class Held:
 class LeaseKeeper:
     """Knows all jobs in hand, renews their leases, and tells their handlers when one is lost or its time is up."""
 
-    def __init__(self, engine: Engine, worker_id: str, events: Events) -> None:
+    def __init__(self, engine: Engine, worker_id: str, events: Events, on_turn_ended: Callable[[], None]) -> None:
         self._engine = engine
         self._worker_id = worker_id
         self._events = events
+        self._on_turn_ended = on_turn_ended
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
         self._next = math.inf
@@ -170,11 +175,19 @@ class LeaseKeeper:
 
     def let_go(self, done: Iterable[Held]) -> None:
         """These are in hand no longer."""
+        turn_ended = False
         with self._lock:
             for held in done:
                 if self._held.get(held.job.id) is held:
                     del self._held[held.job.id]
+                # One that lost its lease while it runs keeps its turn: it may still be deadly.
+                if held.turn and (held.over or held.started is None):
+                    held.turn = False
+                    suspects.end_turn()
+                    turn_ended = True
             idle = self._ending and not self._held
+        if turn_ended:
+            self._on_turn_ended()
         if idle:
             self._wake.set()
 

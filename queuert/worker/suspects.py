@@ -1,7 +1,8 @@
 """Jobs whose last attempt was lost with its worker may be the reason why it was lost.
 
 So a process runs one of them at a time, whatever number of workers it has, and prefetches nothing meanwhile: if it dies
-again, few others die with it, and none of those that merely waited. An innocent suspect is cleared by its next success.
+again, few others die with it, and none of those that merely waited. The turn of one lasts until its result is written:
+the next one might be deadly, and take an innocent one's success with it. That success clears it.
 """
 
 from __future__ import annotations
