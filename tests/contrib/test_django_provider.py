@@ -239,6 +239,21 @@ def test_sql_that_fails_in_complete_is_recorded(app: Queuert) -> None:
     assert (job.status, job.error_code) == ("failed", "INTERNAL:IntegrityError")
 
 
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+def test_a_handler_that_ends_the_transaction_with_sql_does_not_complete(app: Queuert, statement: str) -> None:
+    @app.job(max_attempts=1)
+    def pay(job: RunningJob[None]) -> None:
+        with job.complete(), connections[ALIAS].cursor() as cursor:
+            cursor.execute(statement)
+
+    chain = app.start_chain(pay)
+    app.drain()
+    job = app.get_job(chain.id)
+    assert job is not None
+    assert (job.status, job.error_code) == ("failed", "INTERNAL:TransactionMisuseError")
+    app.start_chain("ship")
+
+
 def test_what_a_handler_does_after_its_commit_may_write(app: Queuert) -> None:
     @app.job
     def pay(job: RunningJob[None]) -> None:

@@ -356,6 +356,23 @@ def test_a_handler_that_raises_undoes_its_session(orm_app: Queuert, engine: sa.E
     assert chains(app) == 1
 
 
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+def test_a_handler_that_ends_the_transaction_with_sql_does_not_complete(
+    orm_app: Queuert, engine: sa.Engine, statement: str
+) -> None:
+    @orm_app.job(max_attempts=1)
+    def pay(job: RunningJob[None]) -> None:
+        with job.complete() as session:
+            session.connection().exec_driver_sql(statement)
+
+    chain = orm_app.start_chain(pay)
+    orm_app.drain()
+    job = orm_app.get_job(chain.id)
+    assert job is not None
+    assert (job.status, job.error_code) == ("failed", "INTERNAL:TransactionMisuseError")
+    orm_app.start_chain("ship")
+
+
 def test_what_the_database_refuses_is_seen_at_the_end_of_the_block(orm_app: Queuert, engine: sa.Engine) -> None:
     app = orm_app
     seen: list[str] = []

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 # First, since it says what to install where psycopg is missing.
-from queuert.storage.postgres_session import Connection, PostgresSession
+from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
 
 # isort: split
 import psycopg
@@ -22,6 +22,7 @@ from queuert.contrib.django.provider import OnDjango, hooks_of, is_our_thread
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
 from queuert.storage.postgres import PostgresDatabase, _is_alive
+from queuert.storage.postgres_transaction import _begin, check_still_open
 from queuert.storage.unwrap import unwrap
 from queuert.storage.urls import MASK
 
@@ -55,9 +56,9 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
             self._connected()
             with transaction.atomic(using=self.alias):
                 transaction.on_commit(inside.close, using=self.alias)
-                if wrapper.connection.isolation_level not in (None, psycopg.IsolationLevel.READ_COMMITTED):
-                    psycopg.Cursor(wrapper.connection).execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-                yield self._joined(wrapper)
+                _begin(wrapper.connection)
+                yield DjangoBlockSession(wrapper)
+                check_still_open(wrapper.connection)
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> PostgresSession:
         wrapper = self._wrapper
@@ -135,4 +136,17 @@ class DjangoPostgresSession(PostgresSession):
     def savepoint(self) -> Iterator[None]:
         inside = self._wrapper.in_atomic_block
         with transaction.atomic(using=self._wrapper.alias) if inside else super().savepoint():
+            yield
+
+
+class DjangoBlockSession(BlockSession):
+    """The session of a block of ours."""
+
+    def __init__(self, wrapper: Any) -> None:
+        super().__init__(wrapper.connection, hooks_of(wrapper))
+        self._alias = wrapper.alias
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        with transaction.atomic(using=self._alias):
             yield

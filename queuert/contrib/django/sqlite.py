@@ -15,7 +15,9 @@ from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan, driver_e
 from queuert.contrib.django.provider import OnDjango, hooks_of
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
-from queuert.storage.base import Session
+from queuert.storage.base import Params, Row, Session
+from queuert.storage.guard import TransactionMisuseError
+from queuert.storage.sqlfiles import Query
 from queuert.storage.sqlite import BUSY_TRIES
 from queuert.storage.sqlite_opening import pragma
 from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy
@@ -70,7 +72,9 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
                 # Before any other effect, which may want to write itself.
                 transaction.on_commit(turn.close, using=self.alias)
                 self._begin_now(wrapper.connection)
-                yield self._joined(wrapper)
+                session = DjangoBlockSession(wrapper, hooks_of(wrapper))
+                yield session
+                session.check_open()
 
     def _begin_now(self, raw: sqlite3.Connection) -> None:
         """Django has begun, deferred; nothing is in it yet."""
@@ -136,6 +140,20 @@ class DjangoSqliteSession(JoinedSession):
         inside = self._wrapper.in_atomic_block
         with transaction.atomic(using=self._wrapper.alias) if inside else super().savepoint():
             yield
+
+
+class DjangoBlockSession(DjangoSqliteSession):
+    """The session of a block of ours: user code could have ended its transaction with SQL."""
+
+    def check_open(self) -> None:
+        if not self.raw.in_transaction:
+            raise TransactionMisuseError(
+                "The transaction was ended inside the block, by COMMIT or ROLLBACK as SQL: leave that to the block."
+            )
+
+    def _run(self, query: Query, params: Params) -> list[Row]:
+        self.check_open()
+        return super()._run(query, params)
 
 
 class _DjangoLoan(SqliteLoan):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 # First, since it says what to install where psycopg is missing.
-from queuert.storage.postgres_session import Connection, PostgresSession
+from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
 
 # isort: split
 import psycopg
@@ -29,7 +29,7 @@ from queuert.storage.unwrap import unwrap
 from queuert.storage.urls import scrub
 
 
-class LentPostgresSession(PostgresSession):
+class LentPostgresSession(BlockSession):
     """The session of a block, with the loan that user code works on."""
 
     def __init__(self, loan: Any, hooks: Hooks) -> None:
