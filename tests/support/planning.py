@@ -33,6 +33,8 @@ class Cost:
     rows: int = 0
     """Rows that scans of tables and indexes gave or threw away (PostgreSQL)."""
     buffers: int = 0
+    estimate: float = 0.0
+    """The highest cost that the planner expected of a query (PostgreSQL)."""
     sorted: int = 0
     """The most rows that one sort took in (PostgreSQL)."""
     steps: int = 0
@@ -92,6 +94,7 @@ class PostgresPlans:
         cost, loops = self.cost, node["Actual Loops"]
         if top:
             cost.buffers += node.get("Shared Hit Blocks", 0) + node.get("Shared Read Blocks", 0)
+            cost.estimate = max(cost.estimate, node["Total Cost"])
         cost.indexes.update(filter(None, [node.get("Index Name")]), node.get("Conflict Arbiter Indexes", []))
         kind = node["Node Type"]
         if kind == "Seq Scan" and loops:

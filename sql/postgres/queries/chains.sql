@@ -53,10 +53,10 @@ ORDER BY b.job_id, b.index;
 -- params: ids
 -- These chains and those whose tails wait for them, directly or through others. Nobody waits for a completed one.
 WITH RECURSIVE reached (chain_id) AS (
-    SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)
+    SELECT i.id::{id_type} FROM unnest(ARRAY(SELECT json_array_elements_text(:ids::json))) AS i (id)
     UNION
     SELECT waiting.chain_id
-    FROM reached r
+    FROM (SELECT reached.chain_id FROM reached LIMIT (SELECT 1000000)) r
     CROSS JOIN LATERAL (
         SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
     ) tail
@@ -81,10 +81,10 @@ CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chai
 -- params: ids
 -- These chains and all that their jobs were ever given as blockers, directly or through others.
 WITH RECURSIVE reached (chain_id) AS (
-    SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)
+    SELECT i.id::{id_type} FROM unnest(ARRAY(SELECT json_array_elements_text(:ids::json))) AS i (id)
     UNION
     SELECT b.blocked_by_chain_id
-    FROM reached r
+    FROM (SELECT reached.chain_id FROM reached LIMIT (SELECT 1000000)) r
     JOIN {job} j ON j.chain_id = r.chain_id
     JOIN {job_blocker} b ON b.job_id = j.id
 )
@@ -94,10 +94,10 @@ SELECT chain_id FROM reached;
 -- params: ids
 -- All chains linked to these by blockers, in either direction, themselves included.
 WITH RECURSIVE reached (chain_id) AS (
-    SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)
+    SELECT i.id::{id_type} FROM unnest(ARRAY(SELECT json_array_elements_text(:ids::json))) AS i (id)
     UNION
     SELECT linked.chain_id
-    FROM reached r
+    FROM (SELECT reached.chain_id FROM reached LIMIT (SELECT 1000000)) r
     CROSS JOIN LATERAL (
         SELECT b.blocked_by_chain_id AS chain_id
         FROM {job} j

@@ -103,7 +103,7 @@ RETURNING j.id, j.type_name, j.status;
 -- params: ids
 -- The chains that these chains wait for, directly or through others, themselves included.
 WITH RECURSIVE reached (chain_id) AS (
-    SELECT n.id::{id_type} FROM json_array_elements_text(:ids::json) AS n (id)
+    SELECT n.id::{id_type} FROM unnest(ARRAY(SELECT json_array_elements_text(:ids::json))) AS n (id)
     UNION
     SELECT b.blocked_by_chain_id
     FROM reached r

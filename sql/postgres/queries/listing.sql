@@ -13,11 +13,12 @@ SELECT name FROM found WHERE name IS NOT NULL;
 -- name: list_jobs
 -- params: types, chain_types, statuses, since, until, at, id, limit
 -- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
+-- The planner takes an array for 10 entries, and JSON for 100: of so many pairs it would expect too much, and compile the query.
 SELECT {j_columns}
 FROM (
     SELECT c.id
-    FROM json_array_elements_text(:types::json) AS type (name)
-    CROSS JOIN json_array_elements_text(:statuses::json) AS state (name)
+    FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
+    CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:statuses::json))) AS state (name)
     CROSS JOIN LATERAL (
         SELECT j.id, j.created_at
         FROM {job} j
@@ -66,8 +67,8 @@ LIMIT :limit;
 SELECT {chain_columns}
 FROM (
     SELECT c.id, c.chain_id
-    FROM json_array_elements_text(:types::json) AS type (name)
-    CROSS JOIN json_array_elements_text(:statuses::json) AS state (name)
+    FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
+    CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:statuses::json))) AS state (name)
     CROSS JOIN LATERAL (
         SELECT t.id, t.chain_id, t.chain_created_at
         FROM {job} t
@@ -170,15 +171,15 @@ SELECT type.name, state.name, (
         LIMIT :limit
     ) counted
 )
-FROM json_array_elements_text(:types::json) AS type (name)
-CROSS JOIN json_array_elements_text(:statuses::json) AS state (name);
+FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
+CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:statuses::json))) AS state (name);
 
 -- name: count_attempts
 -- params: types, statuses, limit
 -- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status.
 SELECT type.name, counted.attempt, count(*)
-FROM json_array_elements_text(:types::json) AS type (name)
-CROSS JOIN json_array_elements_text(:statuses::json) AS state (name)
+FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
+CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:statuses::json))) AS state (name)
 CROSS JOIN LATERAL (
     SELECT j.attempt
     FROM {job} j
@@ -201,7 +202,7 @@ WITH RECURSIVE code (name) AS (
 )
 SELECT code.name, sum(counted.number)::bigint, min(counted.example)
 FROM code
-CROSS JOIN json_array_elements_text(:types::json) AS type (name)
+CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
 CROSS JOIN LATERAL (
     SELECT count(*) AS number, min(jobs.id::text) AS example
     FROM (
@@ -221,7 +222,7 @@ ORDER BY sum(counted.number) DESC, code.name;
 -- How many jobs are blocked by a chain that failed or was cancelled, looking at a limited number of blocked jobs of each
 -- type: the oldest, since the others still move.
 SELECT count(*)
-FROM json_array_elements_text(:types::json) AS type (name)
+FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
 CROSS JOIN LATERAL (
     SELECT j.id
     FROM {job} j

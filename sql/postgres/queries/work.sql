@@ -7,11 +7,15 @@
 -- the types to look through from the start. Losing a claim in a crash costs a re-run only, so it commits asynchronously.
 -- Each window must be read in index order, never sorted: so the upper bound on the time stands outside (the planner would
 -- expect few rows of the range, and sort them), and the limit is one it cannot see (it then expects a tenth of the rows).
+-- Such limits on the types and levels, and the array of winners, keep it from expecting so much that it reads the whole table, or
+-- compiles the query, which takes a second.
 WITH RECURSIVE fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ),
 type AS MATERIALIZED (
-    SELECT t.name, t.lease FROM json_to_recordset(:types::json) AS t (name text, lease double precision)
+    SELECT t.name, t.lease
+    FROM json_to_recordset(:types::json) AS t (name text, lease double precision)
+    LIMIT (SELECT 1000000)
 ),
 found (type_name, priority) AS (
     SELECT type.name, top.priority
@@ -37,12 +41,15 @@ found (type_name, priority) AS (
 ),
 level AS (
     SELECT found.type_name, found.priority, '-infinity'::timestamptz AS since, type.lease
-    FROM found
+    FROM (SELECT * FROM found LIMIT (SELECT 1000000)) found
     JOIN type ON type.name = found.type_name
     UNION ALL
-    SELECT l.type_name, l.priority, l.since, l.lease
-    FROM json_to_recordset(:levels::json) AS l (
-        type_name text, priority integer, since timestamptz, lease double precision
+    (
+        SELECT l.type_name, l.priority, l.since, l.lease
+        FROM json_to_recordset(:levels::json) AS l (
+            type_name text, priority integer, since timestamptz, lease double precision
+        )
+        LIMIT (SELECT 1000000)
     )
 ),
 candidate AS MATERIALIZED (
@@ -66,7 +73,7 @@ won AS MATERIALIZED (
     SELECT j.id, candidate.lease
     FROM candidate
     JOIN {job} j ON j.id = candidate.id
-    WHERE j.status = 'pending' AND j.scheduled_at <= {now}
+    WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate)) AND j.status = 'pending' AND j.scheduled_at <= {now}
     ORDER BY candidate.priority DESC, candidate.scheduled_at
     LIMIT :limit
     FOR NO KEY UPDATE OF j SKIP LOCKED
