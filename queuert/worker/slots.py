@@ -91,7 +91,8 @@ class Slots:
             if done is not None:
                 self.finished += 1
                 if done.started is not None:
-                    self.usual += (time.monotonic() - done.started - self.usual) * WEIGHT
+                    took = time.monotonic() - done.started
+                    self.usual += (took - self.usual) * max(WEIGHT, 1 / self.finished)
             while not self._line or self._closed:
                 if self._closed:
                     return None
