@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from django.apps import apps
 from django.conf import settings
@@ -148,7 +148,7 @@ class QueuertBackend(BaseTaskBackend):
             transaction.on_commit(lambda: task_finished.send(type(self), task_result=result), using=database_alias())
         return value
 
-    def _failed(self, job: RunningJob[TaskCall], result: Any, error: Exception) -> None:
+    def _failed(self, job: RunningJob[TaskCall], result: Any, error: Exception) -> NoReturn:
         path = f"{type(error).__module__}.{type(error).__qualname__}"
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if job.attempts_used < self.max_attempts:

@@ -77,7 +77,8 @@ class FlaskQueuert(DefinesJobTypes):
 
 def _contexts(app: Flask) -> Any:
     def context() -> AbstractContextManager[Any]:
-        return app.app_context()
+        pushed: AbstractContextManager[Any] = app.app_context()
+        return pushed
 
     return context
 
