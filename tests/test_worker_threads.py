@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support import eventually
 
-from queuert import Lease, Queuert, QueuertError, RunningJob, UnknownJobTypeError
+from queuert import Lease, Queuert, QueuertError, RunningJob, UnknownJobTypeError, Worker
 
 
 def threads_of(name: str) -> set[str]:
@@ -194,6 +194,32 @@ def test_an_idle_worker_uses_hardly_any_cpu(app: Queuert) -> None:
         time.sleep(2)
         used = (time.process_time() - cpu) / (time.monotonic() - clock)
     assert used < 0.03, f"{used:.1%} of a core"
+
+
+def test_chores_are_called_again_and_again_and_harm_nobody(app: Queuert, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+    stuck, stopping = threading.Event(), threading.Event()
+
+    def failing(stop: threading.Event, worker_id: str) -> None:
+        calls.append(worker_id)
+        raise ZeroDivisionError
+
+    def endless(stop: threading.Event, worker_id: str) -> None:
+        stuck.set()
+        stop.wait(60)
+        stopping.set()
+
+    app.job("job")(lambda job: "ran")
+    worker = Worker(app._engine, app._chains, reap_interval=0.05, housekeeping=[failing, endless])
+    worker.events.watch()
+    with worker:
+        assert stuck.wait(10)
+        worker.events.wait("reaped", count=3)
+        assert app.wait_for(app.start_chain("job"), timeout=10).output == "ran"
+        eventually(lambda: len(calls) >= 2)
+    assert set(calls) == {worker.id}
+    assert stopping.is_set()
+    assert caplog.text.count("A chore of the worker failed") == 1
 
 
 # Fork
