@@ -667,9 +667,11 @@ def test_the_one_connection_in_memory_is_not_taken_from_under_a_session() -> Non
         assert chains(app) == 2
 
 
-def test_connections_that_died_in_the_pool_are_replaced(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("use", ["call", "block", "orm-block"])
+def test_connections_that_died_in_the_pool_are_replaced(use: str, request: pytest.FixtureRequest) -> None:
     engine = make_engine(engine_url(request, "postgres"))
-    with make_app(engine, session_factory=sessionmaker(engine)) as app:
+    factory = {"session_factory": sessionmaker(engine)} if use == "orm-block" else {}
+    with make_app(engine, **factory) as app:
         with engine.connect() as one, engine.connect() as two:
             pids = [conn.exec_driver_sql("SELECT pg_backend_pid()").scalar() for conn in (one, two)]
         with psycopg.connect(request.getfixturevalue("empty_pg_url"), autocommit=True) as killer:
@@ -677,6 +679,10 @@ def test_connections_that_died_in_the_pool_are_replaced(request: pytest.FixtureR
                 killer.execute("SELECT pg_terminate_backend(%s)", [pid])
             gone = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)"
             eventually(lambda: killer.execute(gone, [pids]).fetchone() == (0,))
-        app.start_chain("ship")
+        if use == "call":
+            app.start_chain("ship")
+        else:
+            with app.transaction() as conn:
+                app.start_chain("ship", conn=conn)
         assert chains(app) == 1
     engine.dispose()

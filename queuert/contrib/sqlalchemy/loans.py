@@ -27,6 +27,7 @@ class ConnectionLoan:
     def begin(self) -> None:
         """Tell SQLAlchemy; it sends nothing by itself."""
         self._conn.begin()
+        self.raw = self.handle = self._conn.connection.driver_connection  # another one, if it was invalidated
 
     def commit(self) -> None:
         self._conn.commit()

@@ -57,7 +57,7 @@ class EnginePostgres(PostgresDatabase):
         pid = os.getpid()
         with self._inside_block(), self._block_loan() as loan:
             try:
-                loan.begin()
+                self._begin_on(loan)
                 if loan.raw.pgconn.transaction_status == pq.TransactionStatus.IDLE:
                     _begin(loan.raw)
                 session = self._thread.lent = LentPostgresSession(loan, hooks)
@@ -76,6 +76,15 @@ class EnginePostgres(PostgresDatabase):
             finally:
                 self._thread.lent = None
         hooks.flush()
+
+    def _begin_on(self, loan: Any) -> None:
+        """A connection that died in the pool is replaced before anything is sent on it."""
+        with self._reachable():
+            loan.begin()
+            while not _is_alive(loan.raw):
+                loan.invalidate()
+                loan.rollback()
+                loan.begin()
 
     def _undo(self, loan: Any, error: BaseException) -> None:
         with suppress(Exception):
