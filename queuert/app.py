@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, tzinfo
@@ -106,6 +107,7 @@ class Queuert(DefinesJobTypes):
         self._reader = Reader(self._engine)
         self._ticker = Ticker(self._engine, self._starter)
         self._history = History(self._engine)
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._cleaner = Cleaner(self._engine, Retention() if retention is None else retention)
 
     def __repr__(self) -> str:
@@ -166,7 +168,10 @@ class Queuert(DefinesJobTypes):
         return deleted
 
     def close(self) -> None:
-        """Close the connections and threads that are the app's own; a later call opens new ones."""
+        """Stop the workers, and close the connections and threads that are the app's own; a later call opens new ones."""
+        for worker in list(self._workers):
+            if worker.running:
+                worker.stop()
         self._engine.notifier.close()
         self._database.close()
 
@@ -457,7 +462,7 @@ class Queuert(DefinesJobTypes):
     ) -> Worker:
         """A pool of threads that runs jobs; use it as a context manager, or call `run()` in a process of its own."""
         intervals = {"poll_interval": poll_interval, "reap_interval": reap_interval}
-        return Worker(
+        worker = Worker(
             self._engine,
             self._chains,
             concurrency=concurrency,
@@ -469,6 +474,8 @@ class Queuert(DefinesJobTypes):
             housekeeping=(self._cleaner.run_if_due, self._ticker.run_if_due),
             **{key: value for key, value in intervals.items() if value is not None},
         )
+        self._workers.add(worker)
+        return worker
 
     def drain(self, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None) -> int:
         """Run everything due, in this thread, until nothing is; the number of attempts run."""

@@ -324,3 +324,13 @@ def test_a_job_has_every_column_as_an_attribute(app: Queuert, target: str) -> No
         cursor.fetchall()
     assert columns == {field.name for field in dataclasses.fields(Job)}
     assert all(hasattr(job, column) for column in columns)
+
+
+def test_closing_the_app_stops_its_workers(target: str) -> None:
+    app = Queuert(target)
+    app.migrate()
+    worker = app.worker(concurrency=2)
+    worker.start()
+    app.close()
+    assert not worker.running
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("queuert")]
