@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,32 +12,39 @@ from support.store import Store
 
 
 @pytest.fixture(scope="session")
-def conformance_postgres(postgres_url: str) -> Iterator[str]:
-    """A migrated database that all tests of the suite share, each of which finds it empty."""
+def conformance_postgres(postgres_url: str) -> Iterator[Store]:
+    """A migrated database, and connections to it, that all tests of the suite share; each finds it empty."""
     with temporary_database(postgres_url) as url:
-        store = Store(url)
+        store = Store(url, pool_size=20)
         store.migrate()
+        yield store
         store.close()
-        yield url
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file; copying it is quicker than migrating each test's own."""
+    path = tmp_path_factory.mktemp("conformance") / "migrated.db"
+    store = Store(f"sqlite:///{path}")
+    store.migrate()
+    store.close()
+    return path
 
 
 def _store(kind: str, request: pytest.FixtureRequest) -> Iterator[Store]:
     if kind == "postgres":
-        url = request.getfixturevalue("conformance_postgres")
+        shared: Store = request.getfixturevalue("conformance_postgres")
+        store = Store(shared.url, database=shared.database)
+        store.empty()
     elif kind == "sqlite-file":
         path: Path = request.getfixturevalue("sqlite_path")
-        url = f"sqlite:///{path}"
+        shutil.copy(request.getfixturevalue("migrated_file"), path)
+        store = Store(f"sqlite:///{path}")
     else:
-        url = "sqlite:///:memory:"
-    store = Store(url, **({"pool_size": 20} if kind == "postgres" else {}))
-    try:
-        if kind == "postgres":
-            store.empty()
-        else:
-            store.migrate()
-        yield store
-    finally:
-        store.close()
+        store = Store("sqlite:///:memory:")
+        store.migrate()
+    yield store
+    store.close()
 
 
 @pytest.fixture(params=["sqlite-file", "sqlite-memory", "postgres"])

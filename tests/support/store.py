@@ -42,10 +42,13 @@ def open_database(url: str, **options: Any) -> Database:
 class Store:
     """One migrated database, and the layers that work on it."""
 
-    def __init__(self, url: str, *, types: Iterable[str] = TYPES, history: str = "all", **options: Any) -> None:
+    def __init__(
+        self, url: str, *, types: Iterable[str] = TYPES, history: str = "all", database: Database | None = None, **options: Any
+    ) -> None:
         self.url = url
         self.names = Names()
-        self.database: Any = open_database(url, **options)
+        self._lent = database is not None
+        self.database: Any = database or open_database(url, **options)
         self.dialect = self.database.dialect
         self.repository = Repository(self.dialect, self.names)
         registry = JobTypes()
@@ -68,7 +71,8 @@ class Store:
 
     def close(self) -> None:
         self.engine.notifier.close()
-        self.database.close()
+        if not self._lent:
+            self.database.close()
 
     # Sessions
 
