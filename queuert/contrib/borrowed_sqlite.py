@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
-from queuert.errors import TransactionRequiredError
+from queuert.errors import DatabaseUnavailableError, TransactionRequiredError
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.rwlock import RWLock
@@ -167,8 +167,16 @@ class BorrowedSqlite(SqliteDatabase):
         if self.check_foreign_keys and not pragma(raw, "foreign_keys"):
             run_pragma(raw, "foreign_keys = ON")
         file = next((file for _, name, file in run_pragma(raw, "database_list") if name == "main"), "")
-        if file:
+        if not file:
+            return
+        try:
             switch_to_wal(raw, file, self.busy_timeout)
+        except sqlite3.OperationalError as error:
+            if is_busy(error):
+                raise
+            raise DatabaseUnavailableError(
+                f"{file} cannot be used with WAL, which is kept beside the file ({error}): use a local, writable file system."
+            ) from error
 
     # Maintenance.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -88,19 +87,3 @@ def test_a_wrong_set_up_is_told_at_the_start(database: dict[str, Any], queuert: 
     done = manage(database, "queuert_worker", **queuert)
     assert done.returncode == 1
     assert message in done.stderr
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    database = database_settings(folder / "shop.db")
-    assert manage(database, "migrate").returncode == 0
-    (folder / "shop.db").chmod(0o400)
-    folder.chmod(0o500)
-    try:
-        done = manage(database, "queuert_worker")
-        assert done.returncode == 1
-        assert "shop.db" in done.stderr
-    finally:
-        folder.chmod(0o700)

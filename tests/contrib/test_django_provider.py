@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -501,15 +502,15 @@ def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
         assert "secret-word" not in str(raised.value)
 
 
-def test_a_file_on_a_read_only_disk_is_named(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from queuert.contrib import borrowed_sqlite
-
-    def refuse(*_: Any) -> None:
-        raise DatabaseUnavailableError(f"{sqlite_path} cannot be switched to WAL (it is delete)")
-
-    monkeypatch.setattr(borrowed_sqlite, "switch_to_wal", refuse)
-    with django_database(database_settings(sqlite_path)), pytest.raises(DatabaseUnavailableError, match="WAL"):
-        Queuert(DjangoProvider(ALIAS)).migrate()
+def test_a_file_on_a_read_only_disk_is_named(sqlite_path: Path) -> None:
+    with closing(sqlite3.connect(sqlite_path)) as conn:
+        conn.execute("CREATE TABLE before_us (x)")
+    entry = database_settings(sqlite_path, OPTIONS={"uri": True}) | {"NAME": f"file:{sqlite_path}?mode=ro"}
+    with django_database(entry), Queuert(DjangoProvider(ALIAS)) as app:
+        app.job("noop")(lambda job: None)
+        for call in (app.migrate, app.stats, app.worker().start):
+            with pytest.raises(DatabaseUnavailableError, match=r"test\.db cannot be used with WAL.*readonly"):
+                call()
 
 
 def test_settings_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

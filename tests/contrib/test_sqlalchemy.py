@@ -6,6 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -638,6 +639,17 @@ def test_what_is_no_engine_or_factory_is_refused(engine: sa.Engine) -> None:
 def test_an_in_memory_engine_with_a_database_per_thread_is_refused() -> None:
     with pytest.raises(UnsupportedDatabaseError, match="StaticPool"):
         Queuert(SQLAlchemyProvider(sa.create_engine("sqlite://")))
+
+
+def test_a_file_on_a_read_only_disk_is_named(sqlite_path: Path) -> None:
+    with closing(sqlite3.connect(sqlite_path)) as conn:
+        conn.execute("CREATE TABLE before_us (x)")
+    engine = sa.create_engine(f"sqlite:///file:{sqlite_path}?mode=ro&uri=true")
+    app = Queuert(SQLAlchemyProvider(engine))
+    for call in (app.migrate, app.stats):
+        with pytest.raises(DatabaseUnavailableError, match=r"test\.db cannot be used with WAL.*readonly"):
+            call()
+    engine.dispose()
 
 
 def test_missing_tables_are_named_with_the_remedy(engine: sa.Engine) -> None:

@@ -19,7 +19,6 @@ from queuert.storage.base import Params, Row, Session
 from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.sqlfiles import Query
 from queuert.storage.sqlite import BUSY_TRIES
-from queuert.storage.sqlite_opening import pragma
 from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy
 from queuert.storage.unwrap import unwrap
 from queuert.storage.urls import MEMORY, absolute
@@ -116,7 +115,7 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
         except DjangoError as error:
             raise DatabaseUnavailableError(f"{self.path} cannot be opened: {driver_error(error)}.") from error
         raw: sqlite3.Connection = wrapper.connection
-        if not raw.in_transaction and (pragma(raw, "journal_mode") not in ("wal", "memory") or not pragma(raw, "foreign_keys")):
+        if not raw.in_transaction:
             self.prepare_connection(raw)
         return raw
 
