@@ -13,8 +13,8 @@ never held while a database is waited for. After-commit effects run with neither
 How a write transaction of ours waits for other processes: it begins deferred and its first statement is a write,
 which waits for `busy_timeout`. It is tried `BUSY_TRIES` times, so it gives up after about three times the busy
 timeout. A transaction that read first can find its snapshot out of date (SQLITE_BUSY_SNAPSHOT); it starts again at
-once, on a new connection, since a cursor that somebody left open would keep the old snapshot alive. Blocks for user
-code begin IMMEDIATE and cannot meet that.
+once, on a new connection, since a cursor that somebody left open would keep the old snapshot alive, and IMMEDIATE, or other
+processes that write all the time would make it fail again and again. Blocks for user code begin so at once.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class SqliteDatabase(Database):
         while True:
             conn = self._write_connection()
             try:
-                conn.own(_BEGIN)
+                conn.own(_BEGIN_IMMEDIATE if busy or snapshots else _BEGIN)
                 result = work(SqliteSession(conn, hooks))
                 conn.own(_COMMIT)
                 return result

@@ -84,8 +84,17 @@ def check_recovery(client: Queuert, job_id: str, killed_at: datetime) -> None:
     assert lost.retry_at <= again.claimed_at < lost.retry_at + timedelta(seconds=SLACK)
 
 
-CHAINS, FAN_INS, WIDTH = 500, 100, 4
-KILLS = 12
+KILLS = 10
+CHAINS, FAN_INS, WIDTH = 50, 10, 4
+JOBS = 3 * CHAINS + FAN_INS * (WIDTH + 1)
+"""Enqueued for each kill: 2,000 in all."""
+
+
+def enqueue(client: Queuert) -> None:
+    """Chains of three steps, and jobs that wait for others."""
+    client.start_chains([NewChain("first", number) for number in range(CHAINS)])
+    leaves = client.start_chains([NewChain("leaf", number % WIDTH) for number in range(FAN_INS * WIDTH)])
+    client.start_chains([NewChain("join", blockers=leaves[start : start + WIDTH]) for start in range(0, len(leaves), WIDTH)])
 
 
 @pytest.mark.slow
@@ -94,30 +103,23 @@ def test_kills_at_random_over_two_thousand_jobs(client: Queuert, fleet: Fleet) -
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    client.start_chains([NewChain("first", number) for number in range(CHAINS)])
-    leaves = client.start_chains([NewChain("leaf", number % WIDTH) for number in range(FAN_INS * WIDTH)])
-    joins = client.start_chains(
-        [NewChain("join", blockers=leaves[start : start + WIDTH]) for start in range(0, len(leaves), WIDTH)]
-    )
+    crew: dict[str, Any] = {"size": 3, "timeout": 60, "worker": {"concurrency": 4}}
 
     def kill_somebody() -> None:
         """After some more jobs were started: who started the last one or anybody, at once or a moment later."""
-        goal = len(fleet.marks.all("started")) + chance.randrange(1, 80)
-        fleet.until(lambda: len(fleet.marks.all("started")) >= goal or not unfinished(client), **crew)
+        goal = fleet.marks.count("started") + chance.randrange(1, JOBS)
+        enqueue(client)
+        fleet.until(lambda: fleet.marks.count("started") >= goal, **crew)
         last = fleet.marks.all("started")[-1].pid
         busy = [worker for worker in fleet.running if worker.pid == last]
         time.sleep(chance.choice([0, chance.uniform(0, 0.02)]))
         chance.choice([chance.choice(fleet.running), *busy]).kill()
 
-    crew: dict[str, Any] = {"size": 3, "timeout": 60, "worker": {"concurrency": 4}}
     with fleet.explained():
-        fleet.until(lambda: True, **crew)
-        kills = 0
-        while kills < KILLS and unfinished(client):
+        for _ in range(KILLS):
             kill_somebody()
-            kills += 1
         fleet.until(lambda: not unfinished(client), **crew)
-        assert statuses(client) == {"completed": 3 * CHAINS + len(leaves) + len(joins)}
+        assert statuses(client) == {"completed": KILLS * JOBS}
 
         # None is missing, none is there twice.
         expected = rows(client, "SELECT id FROM queuert_job WHERE type_name IN ('first', 'second', 'leaf', 'join')")
@@ -127,7 +129,7 @@ def test_kills_at_random_over_two_thousand_jobs(client: Queuert, fleet: Fleet) -
         # Re-runs are counted, and no attempt ran twice.
         tries = outcomes(client)
         assert [job_id for job_id, each in tries.items() if each != ["lost"] * (len(each) - 1) + ["succeeded"]] == []
-        assert sum(each.count("lost") for each in tries.values()) >= kills / 2 > 1
+        assert sum(each.count("lost") for each in tries.values()) > 0
         starts = [(mark.job_id, mark.attempt) for mark in fleet.marks.all("started")]
         assert len(starts) == len(set(starts))
         assert {job_id for job_id, _ in starts} == set(tries)

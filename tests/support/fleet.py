@@ -47,9 +47,10 @@ class Marks:
         marks = [Mark(*json.loads(line)) for line in self.path.read_text().splitlines()]
         return [mark for mark in marks if event in (None, mark.event)]
 
-    def count(self, event: str, pid: int) -> int:
-        """How many one process has written; quicker than reading them."""
-        return self.path.read_bytes().count(f'[{pid}, "{event}"'.encode())
+    def count(self, event: str, pid: int | None = None) -> int:
+        """How many there are, of one process or of all; quicker than reading them."""
+        mark = f', "{event}", ' if pid is None else f'[{pid}, "{event}", '
+        return self.path.read_bytes().count(mark.encode())
 
     def wait(self, event: str, count: int = 1, timeout: float = PATIENCE) -> list[Mark]:
         """Until there are so many of them; all of them."""
