@@ -327,10 +327,11 @@ def test_a_job_has_every_column_as_an_attribute(app: Queuert, target: str) -> No
 
 
 def test_closing_the_app_stops_its_workers(target: str) -> None:
+    before = set(threading.enumerate())
     app = Queuert(target)
     app.migrate()
     worker = app.worker(concurrency=2)
     worker.start()
     app.close()
     assert not worker.running
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("queuert")]
+    assert not [thread.name for thread in set(threading.enumerate()) - before]

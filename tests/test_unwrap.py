@@ -145,7 +145,7 @@ def test_what_is_no_connection_is_refused_with_what_was_expected(backend: Backen
     with pytest.raises(TypeError, match=r"Connection or a Session of the engine"):
         backend.database.join(backend.engine)
     with pytest.raises(TypeError, match="Django"):
-        backend.database.join("default")
+        backend.database.join("no alias of Django's")
 
 
 def test_an_asynchronous_wrapper_is_refused(backend: Backend) -> None:
@@ -231,7 +231,7 @@ transaction.set_autocommit(True)
 assert rows() == 5
 try:
     database.join("other")
-except ValueError as error:
+except TypeError as error:
     assert "'default'" in str(error)
 else:
     raise AssertionError

@@ -79,11 +79,13 @@ def _django_alias(alias: str) -> Any:
         try:
             return connections[alias]
         except ImproperlyConfigured as error:
-            raise TypeError(f"conn={alias!r} is a Django alias, but Django is not configured: {error}") from None
+            raise TypeError(
+                f"conn= must be a connection; a string is an alias of Django's, which is not configured: {error}"
+            ) from None
         except ConnectionDoesNotExist:
             known = ", ".join(map(repr, connections))
-            raise ValueError(f"Django has no database {alias!r}; it has {known}.") from None
-    raise TypeError(f"conn= must be a connection; the string {alias!r} means something only where Django is in use.")
+            raise TypeError(f"conn= must be a connection or one of Django's aliases ({known}), not another string.") from None
+    raise TypeError("conn= must be a connection; a string means something only where Django is in use.")
 
 
 def _django(wrapper: Any, reading: bool) -> Any:
