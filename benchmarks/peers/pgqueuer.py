@@ -1,0 +1,81 @@
+"""pgqueuer: batches at both ends, on asyncpg and, as its command line does, on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import pgqueuer
+from pgqueuer.models import Job
+from pgqueuer.queries import Queries
+
+from benchmarks.peers.base import AsyncPeer, handled
+
+BATCH = 100
+
+
+class PgQueuer(AsyncPeer):
+    name = "pgqueuer"
+    settings = f"asyncpg, uvloop, batch_size={BATCH}, no limit of running jobs"
+    jobs = 10_000
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        try:
+            import uvloop
+        except ImportError:
+            return asyncio.new_event_loop()
+        return uvloop.new_event_loop()
+
+    async def open(self) -> None:
+        self._conn = await asyncpg.connect(self.url)
+        self._queries = Queries.from_asyncpg_connection(self._conn)
+        if not await self._queries.schema_is_installed():
+            await self._queries.install()
+
+    async def shut(self) -> None:
+        await self._conn.close()
+
+    def enqueue_each(self, payloads: Sequence[dict[str, Any]]) -> None:
+        async def enqueue() -> None:
+            for payload in payloads:
+                await self._queries.enqueue("plain", json.dumps(payload).encode())
+
+        self.call(enqueue())
+
+    def enqueue_batch(self, payloads: Sequence[dict[str, Any]]) -> None:
+        texts: list[bytes | None] = [json.dumps(payload).encode() for payload in payloads]
+        self.call(self._queries.enqueue(["plain"] * len(texts), texts, [0] * len(texts)))
+
+    def count_open(self) -> int:
+        return int(self.call(self._conn.fetchval("SELECT count(*) FROM pgqueuer")))
+
+    @contextmanager
+    def worker(self, concurrency: int) -> Iterator[None]:
+        async def run(conn: asyncpg.Connection, app: pgqueuer.PgQueuer) -> None:
+            await app.run(batch_size=BATCH)
+            await conn.close()
+
+        async def start() -> tuple[pgqueuer.PgQueuer, asyncio.Task[None]]:
+            conn = await asyncpg.connect(self.url)
+            app = pgqueuer.PgQueuer.from_asyncpg_connection(conn)
+
+            @app.entrypoint("plain")
+            async def plain(job: Job) -> None:
+                json.loads(job.payload or b"null")
+                handled.hit()
+
+            return app, asyncio.create_task(run(conn, app))
+
+        async def stop() -> None:
+            app.shutdown.set()
+            await task
+
+        app, task = self.call(start())
+        try:
+            yield
+        finally:
+            self.call(stop())
