@@ -13,7 +13,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.bare import bare
@@ -33,7 +33,7 @@ EFFECT_TABLE = {
     "sqlite": "CREATE TABLE effect (id INTEGER PRIMARY KEY, job_id TEXT NOT NULL, note TEXT NOT NULL)",
     "postgres": "CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, job_id uuid NOT NULL, note text NOT NULL)",
 }
-OPEN = "SELECT 1 FROM queuert_job WHERE type_name = '{}' AND status IN ('pending', 'running') LIMIT 1"
+OPEN = "FROM queuert_job WHERE type_name IN ({}) AND status IN ('blocked', 'pending', 'running')"
 
 
 def define_types(app: Queuert, dialect: str) -> None:
@@ -47,6 +47,40 @@ def define_types(app: Queuert, dialect: str) -> None:
             tx.execute(EFFECT[dialect], (job.id, "done"))
 
 
+class Draining:
+    """A worker of the library, from its start until no job of some types is open, or the time is over."""
+
+    def __init__(self, store: Store, types: Sequence[str], concurrency: int = CONCURRENCY) -> None:
+        self._store = store
+        self._types = list(types)
+        self._concurrency = concurrency
+        self._open = OPEN.format(", ".join(f"'{name}'" for name in types))
+        self._watcher = store.connect()
+
+    def run(self) -> int:
+        """How many jobs are done."""
+        before = self.count_open()
+        self._worker = self._store.app.worker(concurrency=self._concurrency, types=self._types)
+        self._worker.start()
+        return before - self.wait()
+
+    def wait(self) -> int:
+        """How many jobs are left."""
+        deadline = time.monotonic() + SECONDS
+        while self._watcher.execute(f"SELECT 1 {self._open} LIMIT 1").fetchone():
+            if time.monotonic() > deadline:
+                return self.count_open()
+            time.sleep(0.01)
+        return 0
+
+    def count_open(self) -> int:
+        count: int = self._watcher.execute(f"SELECT count(*) {self._open}").fetchone()[0]
+        return count
+
+    def stop(self) -> None:
+        self._worker.stop()
+
+
 class Runs:
     """One run of each contender on the jobs of its type."""
 
@@ -54,31 +88,10 @@ class Runs:
         self._store = store
         self._jobs = jobs
         self._bare = bare(store)
-        self._watcher = store.connect()
         self._lock = threading.Lock()
 
     def fill(self, type_name: str) -> None:
-        for start in range(0, self._jobs, 1_000):
-            self._bare.insert_many(type_name, [PAYLOAD] * min(1_000, self._jobs - start))
-
-    def start(self, type_name: str) -> int:
-        """Start a worker and wait until it is done."""
-        deadline = time.monotonic() + SECONDS
-        self._worker = self._store.app.worker(concurrency=CONCURRENCY, types=[type_name])
-        self._worker.start()
-        while self._watcher.execute(OPEN.format(type_name)).fetchone():
-            if time.monotonic() > deadline:
-                return self._finish_late(type_name)
-            time.sleep(0.01)
-        return self._jobs
-
-    def stop(self) -> None:
-        self._worker.stop()
-
-    def _finish_late(self, type_name: str) -> int:
-        open_jobs = OPEN.format(type_name).replace("SELECT 1", "SELECT count(*)").replace(" LIMIT 1", "")
-        left: int = self._watcher.execute(open_jobs).fetchone()[0]
-        return self._jobs - left
+        fill(self._bare, type_name, self._jobs)
 
     def bare_batches(self, type_name: str) -> int:
         done = 0
@@ -133,6 +146,11 @@ class Runs:
             return changed
 
 
+def fill(bare_driver: Any, type_name: str, jobs: int) -> None:
+    for start in range(0, jobs, 1_000):
+        bare_driver.insert_many(type_name, [PAYLOAD] * min(1_000, jobs - start))
+
+
 def drain(store: Store, options: Options) -> Table:
     define_types(store.app, store.dialect)
     store.script(EFFECT_TABLE[store.dialect])
@@ -145,11 +163,11 @@ def drain(store: Store, options: Options) -> Table:
         ("writing", "a write inside complete()", 600 if options.quick else 3_000),
     ):
         progress(f"draining: {label}")
-        runs = Runs(store, jobs)
+        runs, ours = Runs(store, jobs), Draining(store, [type_name])
         theirs = runs.bare_batches if type_name == "plain" else runs.bare_threads
         result = race(
             [
-                Contender("queuert", lambda: runs.start(type_name), lambda: runs.fill(type_name), runs.stop),  # noqa: B023
+                Contender("queuert", ours.run, lambda: runs.fill(type_name), ours.stop),  # noqa: B023
                 Contender("bare", lambda: theirs(type_name), lambda: runs.fill(type_name)),  # noqa: B023
             ],
             rounds=options.rounds,

@@ -44,19 +44,40 @@ class Options:
     quick: bool
     url: str | None
     markdown: bool
+    smoke: bool = False
+    peers: bool = True
+
+    def size(self, full: int, quick: int, smoke: int) -> int:
+        """How much of something: as the suite is meant, for a first look, or the least that runs at all."""
+        return smoke if self.smoke else quick if self.quick else full
 
 
 def parse_options(description: str, arguments: Sequence[str] | None = None) -> Options:
     """The options that every benchmark takes."""
     parser = argparse.ArgumentParser(description=description)
+    add_options(parser)
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    return read_options(parser.parse_args(arguments))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, help="rounds of each comparison (5, with --quick 3)")
     parser.add_argument("--database", choices=("sqlite", "postgres", "both"), default="both")
     parser.add_argument("--quick", action="store_true", help="less of everything, for a first look")
-    parser.add_argument("--url", help="a PostgreSQL server to use instead of one of its own; databases are created in it")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
-    given = parser.parse_args(arguments)
+    parser.add_argument(
+        "--postgres-url",
+        "--url",
+        dest="url",
+        help="a PostgreSQL server to use instead of one of its own; databases are created in it",
+    )
+
+
+def read_options(given: argparse.Namespace) -> Options:
     databases = ("sqlite", "postgres") if given.database == "both" else (given.database,)
-    return Options(given.rounds or (3 if given.quick else 5), databases, given.quick, given.url, given.markdown)
+    options = Options(5, databases, given.quick, given.url, getattr(given, "markdown", False))
+    options.smoke, options.peers = getattr(given, "smoke", False), not getattr(given, "no_peers", False)
+    options.rounds = given.rounds or options.size(5, 3, 1)
+    return options
 
 
 # Databases
@@ -148,7 +169,7 @@ class Stores:
     @contextmanager
     def open(self, dialect: str, **app_options: Any) -> Iterator[Store]:
         """A new, migrated database; gone after the block."""
-        with self._url(dialect) as url:
+        with self.database(dialect) as url:
             app = Queuert(url, **app_options)
             app.migrate()
             store = Store(dialect, url, app)
@@ -158,7 +179,8 @@ class Stores:
                 store.close()
 
     @contextmanager
-    def _url(self, dialect: str) -> Iterator[str]:
+    def database(self, dialect: str) -> Iterator[str]:
+        """The URL of a new database with nothing in it; gone after the block."""
         name = f"queuert_bench_{uuid.uuid4().hex[:12]}"
         if dialect == "sqlite":
             if self._directory is None:
@@ -225,9 +247,19 @@ class Contender:
     """Something to be measured. `run` does one turn and says how many jobs it handled; the others are not timed."""
 
     name: str
-    run: Callable[[], int]
+    run: Callable[[], int | Timed]
     prepare: Callable[[], object] | None = None
     finish: Callable[[], object] | None = None
+    may_fail: bool = False
+    """It leaves the race when it raises; otherwise the race ends."""
+
+
+@dataclass
+class Timed:
+    """A turn that took its own time, because not all of it counts."""
+
+    jobs: int
+    seconds: float
 
 
 @dataclass
@@ -237,6 +269,8 @@ class Race:
     rates: dict[str, list[float]]
     processor: dict[str, float]
     """In microseconds, the median of all turns. It says little on PostgreSQL, where the server works too."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a contender left."""
 
     def rate(self, name: str) -> float:
         return statistics.median(self.rates[name])
@@ -255,26 +289,46 @@ def race(
     contenders: Sequence[Contender], *, rounds: int, turns: int, seconds: float = SECONDS_A_ROUND, warm_up: int = 2
 ) -> Race:
     """Let the contenders take turns: `rounds` rounds of `turns` each, a round no longer than about `seconds`."""
+    running = list(contenders)
     rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     processor: dict[str, list[float]] = {name: [] for name in rates}
+    failures: dict[str, str] = {}
+
+    def turn(contender: Contender) -> tuple[float, float] | None:
+        try:
+            return _turn(contender)
+        except Exception as error:
+            if not contender.may_fail:
+                raise
+            failures[contender.name] = f"{type(error).__name__}: {error}"
+            running.remove(contender)
+            return None
+
     for contender in contenders:  # statement caches, prepared statements, connections
         for _ in range(warm_up):
-            _turn(contender)
+            if contender in running:
+                turn(contender)
     for number in range(rounds):
         gc.collect()
-        found: dict[str, list[float]] = {name: [] for name in rates}
+        found: dict[str, list[float]] = {contender.name: [] for contender in running}
         until = time.monotonic() + seconds
-        for turn in range(turns):
-            shift = (number + turn) % len(contenders)
-            for contender in [*contenders[shift:], *contenders[:shift]]:
-                turn_rate, turn_processor = _turn(contender)
-                found[contender.name].append(turn_rate)
-                processor[contender.name].append(turn_processor)
+        for count in range(turns):
+            shift = (number + count) % len(running)
+            for contender in [*running[shift:], *running[:shift]]:
+                result = turn(contender)
+                if result is not None:
+                    found[contender.name].append(result[0])
+                    processor[contender.name].append(result[1])
             if time.monotonic() > until:
                 break
-        for name in rates:
-            rates[name].append(statistics.median(found[name]))
-    return Race(rates, {name: statistics.median(values) * 1e6 for name, values in processor.items()})
+        for contender in running:
+            rates[contender.name].append(statistics.median(found[contender.name]))
+    done = [contender.name for contender in running]
+    return Race(
+        {name: rates[name] for name in done},
+        {name: statistics.median(processor[name]) * 1e6 for name in done},
+        failures,
+    )
 
 
 def _turn(contender: Contender) -> tuple[float, float]:
@@ -282,11 +336,15 @@ def _turn(contender: Contender) -> tuple[float, float]:
     if contender.prepare is not None:
         contender.prepare()
     start, processor = time.perf_counter(), time.process_time()
-    jobs = contender.run()
-    elapsed, processor = time.perf_counter() - start, time.process_time() - processor
-    if contender.finish is not None:
-        contender.finish()
-    return jobs / elapsed, processor / jobs
+    try:
+        jobs = contender.run()
+        elapsed, processor = time.perf_counter() - start, time.process_time() - processor
+    finally:
+        if contender.finish is not None:
+            contender.finish()
+    if isinstance(jobs, Timed):
+        jobs, elapsed = jobs.jobs, jobs.seconds
+    return jobs / elapsed, processor / max(1, jobs)
 
 
 def median(values: Sequence[float]) -> float:
@@ -349,8 +407,19 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def progress(text: str) -> None:
     """Say on the terminal what is being measured; nothing where the output is a file."""
-    if sys.stderr.isatty():
+    if _show is not None:
+        _show(text)
+    elif sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+_show: Callable[[str], None] | None = None
+
+
+def show_progress(show: Callable[[str], None] | None) -> None:
+    """Give what `progress` is told to somebody else."""
+    global _show
+    _show = show
 
 
 def run(description: str, measure: Callable[[Options, Stores], Iterator[Table]]) -> None:
