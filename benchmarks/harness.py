@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -239,7 +239,59 @@ def postgres_server() -> Iterator[str]:
         server.cleanup()
 
 
+# Rows
+
+SEED_BATCH = 50_000
+
+
+def seed_jobs(
+    store: Store, jobs: int, *, types: Sequence[str], first: int = 0, days: float = 1, columns: Mapping[str, str] | None = None
+) -> None:
+    """Chains of one job, made by the database: of each type in turn, numbered from `first`, created (and due) so many days
+    ago. `columns` are SQL expressions for further columns; `at` is the time of creation."""
+    more = "".join(f", {name}" for name in columns or {})
+    into = f"""INSERT INTO queuert_job
+        (id, type_name, chain_id, chain_type_name, input, created_at, scheduled_at, chain_created_at{more})
+        SELECT id, type, id, type, '{PAYLOAD_TEXT}', at, at, at{"".join(f", {value}" for value in (columns or {}).values())}
+        FROM"""
+    for start in range(first, first + jobs, SEED_BATCH):  # not too long in one transaction: others write too
+        numbers = range(start, min(first + jobs, start + SEED_BATCH))
+        store.script(f"{into} {_numbered(store.dialect, numbers, first, types, days)}")
+
+
+def _numbered(dialect: str, numbers: range, since: int, types: Sequence[str], days: float) -> str:
+    """A table of ids, types and times: a millisecond for each number."""
+    first, last = numbers[0], numbers[-1]
+    names = ", ".join(f"'{name}'" for name in types)
+    if dialect == "postgres":
+        return f"""(
+            SELECT
+                ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id,
+                (ARRAY[{names}])[n % {len(types)} + 1] AS type,
+                now() - interval '1 day' * {days} + (n - {since}) * interval '1 ms' AS at
+            FROM generate_series({first}, {last}) AS n
+        ) AS numbered"""
+    return f"""(
+        WITH RECURSIVE n (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM n WHERE n < {last})
+        SELECT
+            printf('01900000-0000-7000-8000-%012x', n) AS id,
+            json_extract(json_array({names}), '$[' || (n % {len(types)}) || ']') AS type,
+            strftime(
+                '%Y-%m-%dT%H:%M:%f', 'now', '-{days} days', printf('+%.3f seconds', (n - {since}) / 1000.0)
+            ) || '000Z' AS at
+        FROM n
+    )"""
+
+
 # Contenders
+
+
+@dataclass
+class Timed:
+    """A turn that took its own time, because not all of it counts."""
+
+    jobs: int
+    seconds: float
 
 
 @dataclass
@@ -252,14 +304,6 @@ class Contender:
     finish: Callable[[], object] | None = None
     may_fail: bool = False
     """It leaves the race when it raises; otherwise the race ends."""
-
-
-@dataclass
-class Timed:
-    """A turn that took its own time, because not all of it counts."""
-
-    jobs: int
-    seconds: float
 
 
 @dataclass

@@ -18,7 +18,20 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from benchmarks.bare import BATCH_INSERTS, bare
-from benchmarks.harness import PAYLOAD, RATIO_COLUMNS, Contender, Options, Store, Stores, Table, median, progress, race, run
+from benchmarks.harness import (
+    PAYLOAD,
+    RATIO_COLUMNS,
+    Contender,
+    Options,
+    Store,
+    Stores,
+    Table,
+    median,
+    progress,
+    race,
+    run,
+    seed_jobs,
+)
 from queuert.chains import Completion
 from queuert.hooks import Hooks
 from queuert.ids import uuid7
@@ -222,7 +235,7 @@ def growth(stores: Stores, dialect: str, options: Options) -> Table:
         for size in sizes:
             progress(f"{size:,} pending jobs")
             store = stack.enter_context(stores.open(dialect))
-            seed_backlog(store, size)
+            seed_jobs(store, size, types=TYPES)
             store.settle()
             queues.append(Queue(store))
         for name, costs in _costs(queues).items():
@@ -357,34 +370,6 @@ def _postgres_type(value: object) -> str:
     if isinstance(value, bool):
         return "boolean"
     return {int: "bigint", float: "double precision"}.get(type(value), "text")
-
-
-def seed_backlog(store: Store, jobs: int) -> None:
-    """Pending jobs of 20 types, one after the other, due since long ago."""
-    job = (
-        "INSERT INTO queuert_job (id, type_name, chain_id, chain_type_name, input, created_at, scheduled_at, chain_created_at)"
-    )
-    if store.dialect == "sqlite":
-        store.script(
-            f"""{job}
-            WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < {jobs - 1})
-            SELECT id, type, id, type, '{json.dumps(PAYLOAD)}', at, at, at FROM (
-                SELECT
-                    printf('01900000-0000-7000-8000-%012x', n) AS id, printf('type-%02d', n % {len(TYPES)}) AS type,
-                    strftime('%Y-%m-%dT%H:%M:%f', 'now', '-1 day', printf('+%.3f seconds', n / 1000.0)) || '000Z' AS at
-                FROM n
-            )"""
-        )
-        return
-    store.script(
-        f"""{job}
-        SELECT id, type, id, type, '{json.dumps(PAYLOAD)}', at, at, at FROM (
-            SELECT
-                ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id,
-                'type-' || lpad((n % {len(TYPES)})::text, 2, '0') AS type, now() - interval '1 day' + n * interval '1 ms' AS at
-            FROM generate_series(0, {jobs - 1}) AS n
-        ) AS row"""
-    )
 
 
 # Indexes

@@ -39,6 +39,16 @@ if TYPE_CHECKING:
 DIALECTS: Final = ("sqlite", "postgres")
 TABLES: Final = ("job", "job_blocker", "job_key", "job_attempt", "job_event", "singleton", "migration")
 JOB_COLUMNS: Final = tuple(column.name for column in fields(Job))
+# What a claim does not know already of the jobs it took.
+CLAIMED_COLUMNS: Final = tuple(
+    column
+    for column in JOB_COLUMNS
+    if column
+    not in (
+        *("output", "status", "completed_at", "completed_by", "leased_by", "lease_token", "heartbeat_at"),
+        *("continued_to", "open_blockers", "suspect"),
+    )
+)
 # A chain is read through its first job, `r`, and its tail, `t`.
 CHAIN_COLUMNS: Final = (
     *("r.id", "r.type_name", "t.status", "r.input", "t.output", "r.created_at", "t.completed_at"),
@@ -129,6 +139,8 @@ class Names:
             "now": "statement_timestamp()" if postgres else "(strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z')",
             "job_columns": ", ".join(JOB_COLUMNS),
             "j_columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
+            # SQLite's RETURNING does not know the table's alias.
+            "claimed_columns": ", ".join(f"j.{column}" if postgres else column for column in CLAIMED_COLUMNS),
             "chain_columns": ", ".join(CHAIN_COLUMNS),
         }
 

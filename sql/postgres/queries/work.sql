@@ -89,7 +89,7 @@ claimed AS (
         heartbeat_at = NULL
     FROM won
     WHERE j.id = won.id
-    RETURNING {j_columns}
+    RETURNING {claimed_columns}
 )
 SELECT (SELECT count(*) FROM candidate), (SELECT count(*) FROM fast), j.*
 FROM (VALUES (1)) one

@@ -3,22 +3,19 @@
 -- Take due jobs for a worker: the highest priority first, then the longest due.
 -- The (type, priority) pairs that have pending jobs are found by jumping from one to the next, so that future jobs of a high
 -- priority are not walked through to reach due ones of a low. `levels` and `window` matter on PostgreSQL only.
-UPDATE {job}
+UPDATE {job} AS j
 SET status = 'running',
     attempt = attempt + 1,
     last_attempt_at = {now},
     leased_by = :worker,
     lease_token = :token,
-    leased_until = (
-        SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', json_extract(value, '$.lease'))) || '000Z'
-        FROM json_each(:types)
-        WHERE json_extract(value, '$.name') = type_name
-    ),
+    leased_until = won.until,
     heartbeat_at = NULL
-WHERE id IN (
-    WITH RECURSIVE found (type_name, priority) AS (
+FROM (
+    WITH RECURSIVE found (type_name, until, priority) AS (
         SELECT
             json_extract(value, '$.name'),
+            strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', json_extract(value, '$.lease'))) || '000Z',
             (
                 SELECT j.priority
                 FROM {job} j
@@ -30,6 +27,7 @@ WHERE id IN (
         UNION ALL
         SELECT
             found.type_name,
+            found.until,
             (
                 SELECT j.priority
                 FROM {job} j
@@ -41,24 +39,25 @@ WHERE id IN (
         FROM found
         WHERE found.priority IS NOT NULL
     )
-    SELECT c.id
+    SELECT c.rowid AS number, found.until
     FROM found
     CROSS JOIN {job} c
     WHERE found.priority IS NOT NULL
-      AND c.id IN (
-        SELECT j.id
+      AND c.rowid IN (
+        SELECT j.rowid
         FROM {job} j
         WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = :suspect
           AND j.priority = found.priority AND j.scheduled_at <= {now}
-          AND j.id NOT IN (SELECT value FROM json_each(:held))
+          AND (:held = '[]' OR j.id NOT IN (SELECT value FROM json_each(:held)))  -- the index does not know the id
         ORDER BY j.scheduled_at
         LIMIT :limit
     )
       AND :levels IS NOT NULL AND :window IS NOT NULL
-    ORDER BY c.priority DESC, c.scheduled_at
+    ORDER BY found.priority DESC, c.scheduled_at
     LIMIT :limit
-)
-RETURNING :limit, 1, {job_columns};
+) won
+WHERE j.rowid = won.number
+RETURNING :limit, 1, {claimed_columns};
 
 -- name: next_due
 -- params: types
