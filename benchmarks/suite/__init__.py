@@ -1,0 +1,1 @@
+"""The parts of `python -m benchmarks`: each measures one thing for all contenders, and says which lines it reaches."""
