@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from queuert.engine import Engine
 from queuert.options import Duration, Retention, seconds
 from queuert.storage.base import Session
+from queuert.storage.sqlite import SqliteDatabase
 
 logger = logging.getLogger("queuert.retention")
 
@@ -28,6 +30,8 @@ BATCH: Final = 50  # chains a transaction; SQLite, of a worker at full load: 200
 LONG: Final = 0.02  # seconds in a transaction: longer ones, of chains with many jobs, are cut in half
 REST: Final = 1.0  # times as long as the batch took
 LEAST_REST: Final = 0.02
+CHECKPOINT_TRIES: Final = 3  # a reader may be in the way
+CHECKPOINT_PAUSE: Final = 0.2
 TASK: Final = "queuert:cleanup"
 EVERY: Final = 60.0
 LEASE: Final = 300.0
@@ -87,9 +91,8 @@ class Cleaner:
         repository, size = self._engine.repository, BATCH
         position: Position | None = None
         while True:
-            page = self._engine.read(
-                None, lambda session: repository.expired_chains(session, type_name, status, age, position, PAGE)
-            )
+            look = partial(repository.expired_chains, type_name=type_name, status=status, age=age, after=position, limit=PAGE)
+            page = self._engine.read(None, look)
             start = 0
             while start < len(page):
                 batch = page[start : start + size]
@@ -117,13 +120,17 @@ class Cleaner:
 
         return self._engine.write(None, work)
 
-    def tidy(self) -> None:
+    def tidy(self, stop: threading.Event | None = None) -> None:
         """Give the space back, on a file: its free pages, and the write-ahead log's."""
-        vacuum, checkpoint = (getattr(self._engine.database, name, None) for name in ("vacuum", "checkpoint"))
-        if self._engine.database.dialect == "sqlite" and vacuum is not None and checkpoint is not None:
-            # One that cannot be vacuumed in passing has said so: once is enough.
-            self._vacuums = self._vacuums and vacuum() is not False
-            checkpoint()
+        database = self._engine.database
+        if not isinstance(database, SqliteDatabase):
+            return
+        # One that cannot be vacuumed in passing has said so: once is enough.
+        self._vacuums = self._vacuums and database.vacuum(stop=stop)
+        stop = stop or threading.Event()
+        for _ in range(CHECKPOINT_TRIES):
+            if database.checkpoint() or stop.wait(CHECKPOINT_PAUSE):
+                return
 
     def run_if_due(self, stop: threading.Event, owner: str) -> None:
         """Clean up once a minute, in one process at a time: called now and then by every worker."""
@@ -136,5 +143,5 @@ class Cleaner:
         deleted = self.clean(stop=stop, max_seconds=LEASE / 2)
         if any(deleted.values()):
             logger.info("Cleaned up closed chains.", extra={"event": "cleaned_up", "worker_id": owner, "deleted": deleted})
-            self.tidy()
+            self.tidy(stop)
         database.run(lambda session: repository.finish_singleton(session, TASK, owner, next_in=EVERY), single=True)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import subprocess
@@ -32,6 +33,7 @@ from queuert.hooks import Hooks
 from queuert.storage.guard import GuardedConnection, TransactionMisuseError
 from queuert.storage.sqlfiles import Query
 from queuert.storage.sqlite import SqliteDatabase
+from queuert.storage.sqlite_vacuum import PAGES, vacuum_in_steps
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (:text) RETURNING id, text",))
 COUNT = Query("count", ("SELECT count(*) FROM note",))
@@ -811,6 +813,44 @@ def test_vacuum_gives_pages_back(file: SqliteDatabase, sqlite_path: Path) -> Non
     assert file.checkpoint()
     assert sqlite_path.stat().st_size < before / 10
     assert (sqlite_path.parent / "test.db-wal").stat().st_size == 0
+
+
+def free_pages(database: SqliteDatabase, number: int) -> None:
+    """Delete so many pages full of rows."""
+    with database.block() as session:
+        session.raw.executemany("INSERT INTO note (text) VALUES (?)", [(f"{n:03500}",) for n in range(number)])
+    with database.block() as session:
+        session.raw.execute("DELETE FROM note")
+
+
+def test_others_write_while_pages_are_given_back(file: SqliteDatabase, sqlite_path: Path) -> None:
+    free_pages(file, 30 * PAGES)
+    other = sqlite3.connect(sqlite_path, isolation_level=None, timeout=10)
+    free = other.execute("PRAGMA freelist_count").fetchone()[0]
+    seen: set[int] = set()
+    with ThreadPoolExecutor(1) as pool:
+        vacuum = pool.submit(file.vacuum)
+        for n in itertools.count():
+            if vacuum.done():
+                break
+            insert(file, f"from this process {n}")
+            other.execute("INSERT INTO note (text) VALUES (?)", (f"from another {n}",))
+            seen.add(other.execute("PRAGMA freelist_count").fetchone()[0])
+        assert vacuum.result()
+    other.close()
+    assert len([left for left in seen if 0 < left < free - PAGES]) >= 3, "it was seen half done, more than once"
+
+
+def test_giving_pages_back_can_be_stopped_and_does_not_wait_for_what_others_free(file: SqliteDatabase) -> None:
+    free_pages(file, 3 * PAGES)
+    stop = threading.Event()
+    stop.set()
+    assert file.vacuum(stop=stop)
+    with file.read() as session:
+        assert session.raw.execute("PRAGMA freelist_count").fetchone()[0] >= 3 * PAGES
+    steps: list[int] = []
+    vacuum_in_steps(lambda pages: steps.append(pages) or 3 * PAGES)  # somebody frees as many again each time
+    assert steps == [PAGES] * 4
 
 
 def test_a_file_without_incremental_vacuum_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

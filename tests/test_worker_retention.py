@@ -147,15 +147,13 @@ def test_a_worker_that_stops_leaves_the_rest_for_the_next(app: Queuert, monkeypa
     number = 3 * BATCH + 10
     many_old(app, number)
     stop = threading.Event()
-    batch = app._cleaner._batch
+    delete = app._cleaner._delete
 
-    def stopping(*position: Any) -> Any:
-        gone, following = batch(*position)
-        if gone:
-            stop.set()
-        return gone, following
+    def stopping(*arguments: Any) -> Any:
+        stop.set()
+        return delete(*arguments)
 
-    monkeypatch.setattr(app._cleaner, "_batch", stopping)
+    monkeypatch.setattr(app._cleaner, "_delete", stopping)
     run(app, stop=stop)
     assert left(app) == number - BATCH
     assert orphans(app) == 0
@@ -168,14 +166,14 @@ def test_a_worker_that_stops_leaves_the_rest_for_the_next(app: Queuert, monkeypa
 
 def test_one_that_breaks_in_the_middle_is_followed_by_another(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     many_old(app, 2 * BATCH)
-    batch = app._cleaner._batch
+    delete = app._cleaner._delete
 
-    def breaking(*position: Any) -> Any:
+    def breaking(*arguments: Any) -> Any:
         if left(app) == BATCH:
             raise OSError("the disk is gone")
-        return batch(*position)
+        return delete(*arguments)
 
-    monkeypatch.setattr(app._cleaner, "_batch", breaking)
+    monkeypatch.setattr(app._cleaner, "_delete", breaking)
     with pytest.raises(OSError, match="the disk is gone"):
         run(app, "first")
     assert left(app) == BATCH, "each batch is committed for itself"
@@ -204,8 +202,8 @@ def test_a_chain_named_as_blocker_at_the_last_moment_stays(app: Queuert, monkeyp
     expired = repository.expired_chains
     waiting: list[Any] = []
 
-    def and_then(*arguments: Any) -> Any:
-        found = expired(*arguments)
+    def and_then(*arguments: Any, **options: Any) -> Any:
+        found = expired(*arguments, **options)
         if found and not waiting:
             waiting.append(None)
             thread = threading.Thread(target=lambda: waiting.append(app.start_chain("work", blockers=[first])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -21,6 +22,7 @@ from queuert.storage.rwlock import RWLock
 from queuert.storage.sqlite import BUSY_TRIES, CHECKPOINT_WAIT, SNAPSHOT_TRIES, SqliteDatabase
 from queuert.storage.sqlite_opening import pragma, run_pragma, switch_to_wal
 from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy, is_snapshot
+from queuert.storage.sqlite_vacuum import vacuum_in_steps
 
 T = TypeVar("T")
 
@@ -180,7 +182,7 @@ class BorrowedSqlite(SqliteDatabase):
 
     # Maintenance.
 
-    def vacuum(self, *, full: bool = False) -> bool:
+    def vacuum(self, *, full: bool = False, stop: threading.Event | None = None) -> bool:
         self._refuse_inside_block()
         with self._turn(writes=True), self._loan() as loan:
             if full:
@@ -189,8 +191,13 @@ class BorrowedSqlite(SqliteDatabase):
                 return True
             if pragma(loan.raw, "auto_vacuum") != 2:
                 return False
-            sqlite3.Cursor(loan.raw).executescript("PRAGMA incremental_vacuum")
+        vacuum_in_steps(self._vacuum_step, stop)
         return True
+
+    def _vacuum_step(self, pages: int) -> int:
+        with self._turn(writes=True), self._loan() as loan:
+            sqlite3.Cursor(loan.raw).executescript(f"PRAGMA incremental_vacuum({pages})")
+            return int(pragma(loan.raw, "freelist_count"))
 
     def checkpoint(self) -> bool:
         self._refuse_inside_block()

@@ -56,6 +56,7 @@ from queuert.storage.sqlite_session import (
     is_snapshot,
     is_transient,
 )
+from queuert.storage.sqlite_vacuum import vacuum_in_steps
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import MEMORY, absolute
 
@@ -240,32 +241,46 @@ class SqliteDatabase(Database):
 
     # Maintenance.
 
-    def vacuum(self, *, full: bool = False) -> bool:
+    def vacuum(self, *, full: bool = False, stop: threading.Event | None = None) -> bool:
         """Give free pages back to the file system; False, with a warning, if this file cannot do it without `full`.
 
-        `full` rewrites the whole file, while nobody can write, and makes it one that can.
+        It goes in steps between which others write, until `stop` is set. `full` rewrites the whole file, while nobody can
+        write, and makes it one that can.
         """
         self._refuse_inside_block()
+        if full:
+            with self._maintenance() as conn:
+                run_pragma(conn, "auto_vacuum = INCREMENTAL")
+                sqlite3.Cursor(conn).execute("VACUUM")
+            return True
+        with self._maintenance() as conn:
+            incremental = bool(pragma(conn, "auto_vacuum") == 2)
+        if incremental:
+            vacuum_in_steps(self._vacuum_step, stop)
+        else:
+            logger.warning(
+                "%s was not made with incremental auto-vacuum, so nothing was given back: "
+                "vacuum(full=True) rewrites it once, and turns it on.",
+                self.path,
+            )
+        return incremental
+
+    def _vacuum_step(self, pages: int) -> int:
+        """Give so many pages back; how many are left."""
+        with self._maintenance() as conn:
+            # As a script: execute() would take one step, which is one page.
+            conn.own_script(f"PRAGMA incremental_vacuum({pages})")
+            return int(pragma(conn, "freelist_count"))
+
+    @contextmanager
+    def _maintenance(self) -> Iterator[GuardedConnection]:
+        """The writer, in its turn and with nothing open."""
         with self._locked(writes=True):
             self._commit_group()
-            conn = self._write_connection()
             try:
-                if full:
-                    run_pragma(conn, "auto_vacuum = INCREMENTAL")
-                    sqlite3.Cursor(conn).execute("VACUUM")
-                elif pragma(conn, "auto_vacuum") == 2:
-                    # As a script: execute() would take one step, which is one page.
-                    conn.own_script("PRAGMA incremental_vacuum")
-                else:
-                    logger.warning(
-                        "%s was not made with incremental auto-vacuum, so nothing was given back: "
-                        "vacuum(full=True) rewrites it once, and turns it on.",
-                        self.path,
-                    )
-                    return False
+                yield self._write_connection()
             except sqlite3.OperationalError as error:
                 self._raise(error)
-        return True
 
     def checkpoint(self) -> bool:
         """Write the WAL back and cut it to nothing; False if a reader kept that from happening just now."""
