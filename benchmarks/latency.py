@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.queues import SimpleQueue
 from typing import Any
 
@@ -164,8 +165,49 @@ def sample(commit: Callable[[], Sample], starts: Starts, yardstick: Any, count: 
     return found, bare_times
 
 
+@dataclass
+class Result:
+    """One way to commit, with a worker in one place."""
+
+    label: str
+    across: bool
+    """Whether the worker cannot be told by the one who commits."""
+    samples: list[Sample]
+    bare_times: list[float]
+
+    @property
+    def calls(self) -> list[float]:
+        return [sample[0] for sample in self.samples]
+
+    @property
+    def returns(self) -> list[float]:
+        return [sample[1] for sample in self.samples]
+
+    def worst(self, dialect: str) -> float:
+        """The p99 that counts."""
+        return percentile(self.returns if dialect == "postgres" else self.calls, 99)
+
+    def times(self, dialect: str) -> float:
+        return self.worst(dialect) / percentile(self.bare_times, 99)
+
+
+def results(store: Store, count: int) -> Iterator[Result]:
+    yardstick: Any = NotifyRoundTrip(store) if store.dialect == "postgres" else TwoCommits(store)
+    for where, worker in (("same process", worker_here), ("other process", worker_elsewhere)):
+        for how, prepare in (("app.transaction()", in_block), ("own connection", on_connection)):
+            progress(f"latency: {where}, {how}")
+            with worker(store) as (app, starts):
+                found, bare_times = sample(prepare(app, store), starts, yardstick, count)
+            across = where == "other process" or how != "app.transaction()"
+            yield Result(f"{where}, {how}", across, found, bare_times)
+    yardstick.close()
+
+
 def latency(store: Store, options: Options) -> Table:
-    dialect = store.dialect
+    return table_of(store.dialect, list(results(store, 40 if options.quick else 200)))
+
+
+def table_of(dialect: str, found: list[Result]) -> Table:
     table = Table(
         f"From commit to the start of the handler, idle, {dialect} (milliseconds)",
         (
@@ -178,38 +220,26 @@ def latency(store: Store, options: Options) -> Table:
             "line",
         ),
     )
-    count = 40 if options.quick else 200
-    yardstick: Any = NotifyRoundTrip(store) if dialect == "postgres" else TwoCommits(store)
-    for where, worker in (("same process", worker_here), ("other process", worker_elsewhere)):
-        for how, prepare in (("app.transaction()", in_block), ("own connection", on_connection)):
-            progress(f"latency: {where}, {how}")
-            with worker(store) as (app, starts):
-                found, bare_times = sample(prepare(app, store), starts, yardstick, count)
-            _add(
-                table,
-                dialect,
-                f"{where}, {how}",
-                found,
-                bare_times,
-                across=where == "other process" or how != "app.transaction()",
-            )
-    yardstick.close()
+    for result in found:
+        _add(table, dialect, result)
     if dialect == "sqlite":
         table.notes.append("A commit on one's own connection is seen by polling, as one of another process is.")
     return table
 
 
-def _add(table: Table, dialect: str, label: str, found: list[Sample], bare_times: list[float], *, across: bool) -> None:
-    calls, returns = [sample[0] for sample in found], [sample[1] for sample in found]
-    worst = percentile(returns if dialect == "postgres" else calls, 99)
-    times = worst / percentile(bare_times, 99)
-    if dialect == "sqlite" and across:
+def _add(table: Table, dialect: str, result: Result) -> None:
+    worst, times = result.worst(dialect), result.times(dialect)
+    if dialect == "sqlite" and result.across:
         good, line = worst <= ACROSS_SQLITE, f"≤ {ACROSS_SQLITE * 1000:.0f} ms"
     else:
         good, line = times <= TIMES[dialect], f"≤ {TIMES[dialect]:g} ×"
-    cells = [f"{percentile(values, p) * 1000:.2f}" for values in (calls, returns) for p in PERCENTS]
-    bare_cells = [f"{percentile(bare_times, p) * 1000:.2f}" for p in (50, 99)]
-    table.add(label, *cells, *bare_cells, f"{times:.1f}", f"{'ok' if good else 'MISSED'} ({line})")
+    cells = [*milliseconds(result.calls), *milliseconds(result.returns)]
+    bare_cells = [f"{percentile(result.bare_times, p) * 1000:.2f}" for p in (50, 99)]
+    table.add(result.label, *cells, *bare_cells, f"{times:.1f}", f"{'ok' if good else 'MISSED'} ({line})")
+
+
+def milliseconds(values: list[float]) -> list[str]:
+    return [f"{percentile(values, p) * 1000:.2f}" for p in PERCENTS]
 
 
 def measure(options: Options, stores: Stores) -> Iterator[Table]:

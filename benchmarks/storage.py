@@ -238,7 +238,7 @@ def growth(stores: Stores, dialect: str, options: Options) -> Table:
             seed_jobs(store, size, types=TYPES)
             store.settle()
             queues.append(Queue(store))
-        for name, costs in _costs(queues).items():
+        for name, costs in hot_costs(queues).items():
             more = [costs[-1][part] / costs[0][part] for part in (0, 1)]
             good = more[0] <= MORE_BUFFERS and more[1] <= MORE_TIME
             cells = [f"{work:,.0f} · {seconds * 1000:.2f}" for work, seconds in costs]
@@ -281,7 +281,7 @@ class Queue:
         return time.perf_counter() - start
 
 
-def _costs(queues: Sequence[Queue]) -> dict[str, list[tuple[float, float]]]:
+def hot_costs(queues: Sequence[Queue]) -> dict[str, list[tuple[float, float]]]:
     """Work and seconds of each operation, by size."""
     found: dict[str, list[tuple[float, float]]] = {}
 

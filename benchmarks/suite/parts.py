@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.harness import Table
-from benchmarks.suite import drain, enqueue
+from benchmarks.suite import chains, drain, enqueue, growth, idle, latency, memory, processes, snapshot
 from benchmarks.suite.context import Context
 
 
@@ -21,4 +21,11 @@ class Part:
 PARTS = [
     Part("enqueue", enqueue.enqueue, 60),
     Part("drain", drain.drain, 240),
+    Part("chains", chains.chains, 60),
+    Part("processes", processes.processes, 90),
+    Part("latency", latency.latency, 120),
+    Part("idle", idle.idle, 60),
+    Part("growth", growth.growth, 200),
+    Part("memory", memory.memory, 180),
+    Part("snapshot", snapshot.snapshot, 190),
 ]
