@@ -1,6 +1,7 @@
 """From an exception to what is stored of it: a code to aggregate on, a summary, and the traceback.
 
-A code is `CATEGORY:SUBCATEGORY`. The exception's own `error_code` comes first, then the app's mapping, then the one here.
+A code is `CATEGORY:SUBCATEGORY`. The exception's own `error_code` comes first, then the app's mapping, then the one here. Where
+none of them knows an exception of SQLAlchemy's or Django's, the driver's inside it decides.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Final, Union
 
+from queuert.storage.unwrap import driver_error
+
 logger = logging.getLogger("queuert.worker")
 
 ErrorCodes = Union[Mapping[type[BaseException], str], Callable[[BaseException], Union[str, None]]]
 
 WORKER_LOST: Final = "WORKER:LOST"
+DB_LOCKED: Final = "DEPENDENCY:DB_LOCKED"
 MAX_CODE: Final = 200
 MAX_DETAIL: Final = 500
 MAX_ERROR: Final = 10_000
@@ -23,21 +27,37 @@ MAX_ERROR: Final = 10_000
 
 def error_code(error: BaseException, extra: ErrorCodes | None = None) -> str:
     """The code of an exception."""
-    found = _own(error) or (_mapped(error, extra) if extra is not None else None)
-    if found:
-        return clean(found, MAX_CODE)
-    name = clean(type(error).__name__, MAX_CODE - 20)
+    driver = driver_error(error)
+    for each in (error,) if driver is error else (error, driver):
+        found = _own(each) or (_mapped(each, extra) if extra is not None else None) or _known(each)
+        if found:
+            return clean(found, MAX_CODE)
+    return f"INTERNAL:{_name(error)}"
+
+
+def _known(error: BaseException) -> str | None:
     if isinstance(error, TimeoutError):
-        return f"TIMEOUT:{name}"
-    if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-        return "DEPENDENCY:DB_LOCKED"
+        return f"TIMEOUT:{_name(error)}"
+    if _is_locked(error):
+        return DB_LOCKED
     if isinstance(error, MemoryError):
         return "RESOURCE:OUT_OF_MEMORY"
     if isinstance(error, AssertionError):
         return "INTERNAL:ASSERTION_FAILED"
     if isinstance(error, ConnectionError):
-        return f"DEPENDENCY:{name}"
-    return f"INTERNAL:{name}"
+        return f"DEPENDENCY:{_name(error)}"
+    return None
+
+
+def _is_locked(error: BaseException) -> bool:
+    """SQLite's file, or a row or table of PostgreSQL that was not to be waited for, or not longer (lock_not_available)."""
+    if isinstance(error, sqlite3.OperationalError):
+        return "locked" in str(error)
+    return getattr(error, "sqlstate", None) == "55P03"
+
+
+def _name(error: BaseException) -> str:
+    return clean(type(error).__name__, MAX_CODE - 20)
 
 
 def error_detail(error: BaseException) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any
 
+import psycopg
 import pytest
+import sqlalchemy
 
 from queuert import Queuert, RunningJob
 from queuert.error_codes import MAX_CODE, error_code
@@ -55,6 +58,46 @@ def test_the_nearest_class_decides() -> None:
     codes: dict[type[BaseException], str] = {Exception: "ANY:THING", DeclinedError: "BANK:DECLINED"}
     assert error_code(HardDeclinedError(), codes) == "BANK:DECLINED"
     assert error_code(ValueError(), codes) == "ANY:THING"
+
+
+class OwnWrapper(sqlalchemy.exc.OperationalError):
+    error_code = "SHOP:DATABASE"
+
+
+def wrapped(error: Exception, wrapper: Any = sqlalchemy.exc.OperationalError) -> Exception:
+    found: Exception = wrapper("SELECT 1", {}, error)
+    return found
+
+
+LOCKED = sqlite3.OperationalError("database is locked")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (wrapped(LOCKED), "DEPENDENCY:DB_LOCKED"),
+        (wrapped(psycopg.errors.LockNotAvailable()), "DEPENDENCY:DB_LOCKED"),
+        (wrapped(ConnectionResetError()), "DEPENDENCY:ConnectionResetError"),
+        (wrapped(sqlite3.OperationalError("no such table")), "INTERNAL:OperationalError"),
+        (wrapped(sqlite3.IntegrityError(), sqlalchemy.exc.IntegrityError), "INTERNAL:IntegrityError"),
+        (wrapped(LOCKED, OwnWrapper), "SHOP:DATABASE"),
+        (sqlalchemy.exc.InvalidRequestError(), "INTERNAL:InvalidRequestError"),
+    ],
+)
+def test_the_drivers_error_inside_a_frameworks_decides_what_it_alone_knows(error: Exception, code: str) -> None:
+    assert error_code(error) == code
+
+
+def test_a_mapping_of_the_drivers_errors_holds_for_the_frameworks() -> None:
+    codes: dict[type[BaseException], str] = {sqlite3.OperationalError: "DB:SQLITE"}
+    assert error_code(wrapped(LOCKED), codes) == "DB:SQLITE"
+    assert error_code(wrapped(LOCKED), {**codes, sqlalchemy.exc.DBAPIError: "DB:ANY"}) == "DB:ANY"
+
+
+def test_an_exception_of_the_users_own_is_not_looked_into() -> None:
+    error = DeclinedError()
+    error.__cause__ = LOCKED
+    assert error_code(error) == "INTERNAL:DeclinedError"
 
 
 @pytest.mark.parametrize("useless", [lambda error: None, lambda error: 5, lambda error: "", lambda error: 1 / 0])

@@ -1,4 +1,4 @@
-"""From what users hold to the driver's connection: SQLAlchemy and Django wrap it, and neither is imported here.
+"""From what users hold to the driver's connection and errors: SQLAlchemy and Django wrap them, and neither is imported here.
 
 What can be told from the wrapper alone (no transaction is open, it is marked for rollback) is refused here; the rest
 is decided by the dialect from the driver's own state.
@@ -11,6 +11,9 @@ import sys
 from typing import Any, cast
 
 from queuert.errors import TransactionRequiredError
+
+MAX_WRAPPERS = 3
+"""Django's error about a broken transaction has its error of the statement inside, and that the driver's."""
 
 
 def unwrap(conn: object, *, reading: bool = False) -> Any:
@@ -33,6 +36,16 @@ def unwrap(conn: object, *, reading: bool = False) -> Any:
     return conn
 
 
+def driver_error(error: BaseException) -> BaseException:
+    """The driver's own error inside one of SQLAlchemy's or Django's; any other comes back as it is."""
+    for _ in range(MAX_WRAPPERS):
+        inner = _wrapped(error)
+        if inner is None:
+            break
+        error = inner
+    return error
+
+
 def wrong_connection(conn: object, raw: object, expected: str) -> TypeError:
     """The error for a connection of another kind than this database's."""
     kind = f"{type(raw).__module__}.{type(raw).__qualname__}"
@@ -47,6 +60,18 @@ def wrong_connection(conn: object, raw: object, expected: str) -> TypeError:
     elif type(raw).__name__ == "Engine":
         hint = " Pass a Connection or a Session of the engine."
     return TypeError(f"conn= must be {expected}, or a SQLAlchemy or Django connection to one, not {kind}{inside}.{hint}")
+
+
+def _wrapped(error: BaseException) -> BaseException | None:
+    inner: object = None
+    for base in type(error).__mro__:
+        if base.__module__.startswith("sqlalchemy."):
+            inner = getattr(error, "orig", None)
+        elif base.__module__.startswith("django.db."):
+            inner = error.__cause__
+        if isinstance(inner, BaseException):
+            return inner
+    return None
 
 
 def _is_sqlalchemy_session(conn: object) -> bool:
