@@ -67,6 +67,8 @@ def run(parts: Sequence[Part], options: Options, out: Path, memory_in_full: bool
                     traceback.print_exc()
                     failed.append(part.name)
     lines = context.findings.table()
+    if options.quick or options.smoke:
+        lines.notes.append("Sizes were small: growth, memory and the snapshot say little, and start-up counts for much.")
     if failed:
         lines.notes.append(f"Not measured, because something failed: {', '.join(failed)}.")
     print(lines.text())

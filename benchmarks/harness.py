@@ -381,14 +381,14 @@ def _turn(contender: Contender) -> tuple[float, float]:
         contender.prepare()
     start, processor = time.perf_counter(), time.process_time()
     try:
-        jobs = contender.run()
+        result = contender.run()
         elapsed, processor = time.perf_counter() - start, time.process_time() - processor
     finally:
         if contender.finish is not None:
             contender.finish()
-    if isinstance(jobs, Timed):
-        jobs, elapsed = jobs.jobs, jobs.seconds
-    return jobs / elapsed, processor / max(1, jobs)
+    if isinstance(result, Timed):
+        return result.jobs / result.seconds, processor / max(1, result.jobs)
+    return result / elapsed, processor / max(1, result)
 
 
 def median(values: Sequence[float]) -> float:

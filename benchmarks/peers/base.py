@@ -61,6 +61,12 @@ class Peer(ABC):
     def enqueue_batch(self, payloads: Sequence[dict[str, Any]]) -> None:
         """In the quickest way that it offers for many."""
 
+    def enqueue_timed(self, payload: dict[str, Any]) -> tuple[float, float]:
+        """One; when it was called, and when it returned."""
+        called = time.perf_counter()
+        self.enqueue_each([payload])
+        return called, time.perf_counter()
+
     def fill(self, payload: dict[str, Any], jobs: int) -> None:
         for start in range(0, jobs, 1_000):
             self.enqueue_batch([payload] * min(1_000, jobs - start))
@@ -99,6 +105,24 @@ class AsyncPeer(Peer):
 
     @abstractmethod
     async def shut(self) -> None: ...
+
+    @abstractmethod
+    async def enqueue_one(self, payload: dict[str, Any]) -> None: ...
+
+    def enqueue_each(self, payloads: Sequence[dict[str, Any]]) -> None:
+        async def enqueue() -> None:
+            for payload in payloads:
+                await self.enqueue_one(payload)
+
+        self.call(enqueue())
+
+    def enqueue_timed(self, payload: dict[str, Any]) -> tuple[float, float]:
+        async def enqueue() -> tuple[float, float]:  # the way between the threads is not the peer's
+            called = time.perf_counter()
+            await self.enqueue_one(payload)
+            return called, time.perf_counter()
+
+        return self.call(enqueue())
 
     def close(self) -> None:
         self.call(self.shut())

@@ -35,12 +35,8 @@ class Chancy(AsyncPeer):
     async def shut(self) -> None:
         await self._app.pool.close()
 
-    def enqueue_each(self, payloads: Sequence[dict[str, Any]]) -> None:
-        async def enqueue() -> None:
-            for payload in payloads:
-                await self._app.push(self._job.with_kwargs(**payload))
-
-        self.call(enqueue())
+    async def enqueue_one(self, payload: dict[str, Any]) -> None:
+        await self._app.push(self._job.with_kwargs(**payload))
 
     def enqueue_batch(self, payloads: Sequence[dict[str, Any]]) -> None:
         async def enqueue() -> None:

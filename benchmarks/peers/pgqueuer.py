@@ -39,12 +39,8 @@ class PgQueuer(AsyncPeer):
     async def shut(self) -> None:
         await self._conn.close()
 
-    def enqueue_each(self, payloads: Sequence[dict[str, Any]]) -> None:
-        async def enqueue() -> None:
-            for payload in payloads:
-                await self._queries.enqueue("plain", json.dumps(payload).encode())
-
-        self.call(enqueue())
+    async def enqueue_one(self, payload: dict[str, Any]) -> None:
+        await self._queries.enqueue("plain", json.dumps(payload).encode())
 
     def enqueue_batch(self, payloads: Sequence[dict[str, Any]]) -> None:
         texts: list[bytes | None] = [json.dumps(payload).encode() for payload in payloads]

@@ -32,12 +32,8 @@ class Procrastinate(AsyncPeer):
     async def shut(self) -> None:
         await self._app.close_async()
 
-    def enqueue_each(self, payloads: Sequence[dict[str, Any]]) -> None:
-        async def enqueue() -> None:
-            for payload in payloads:
-                await self._task.defer_async(**payload)
-
-        self.call(enqueue())
+    async def enqueue_one(self, payload: dict[str, Any]) -> None:
+        await self._task.defer_async(**payload)
 
     def enqueue_batch(self, payloads: Sequence[dict[str, Any]]) -> None:
         self.call(self._task.batch_defer_async(*payloads))

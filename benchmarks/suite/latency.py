@@ -16,6 +16,7 @@ from benchmarks.suite.chart import Chart
 from benchmarks.suite.context import OURS, Context
 from benchmarks.suite.lines import NAMES
 from benchmarks.suite.serving import Served, served
+from queuert import Queuert
 
 PAUSE = (0.01, 0.04)
 """So long that a worker falls asleep."""
@@ -38,18 +39,18 @@ def latency(context: Context) -> Iterator[Table]:
 def against_peers(context: Context, dialect: str) -> Table:
     classes, notes = context.peers(dialect)
     progress(f"latency of all contenders, {dialect}")
-    commits: dict[str, Callable[[], object]] = {}
+    commits: dict[str, Callable[[], Sample]] = {}
     workers: dict[str, Served] = {}
     with ExitStack() as stack:
         store = stack.enter_context(context.stores.open(dialect))
         store.app.declare("ping")
         workers[OURS] = stack.enter_context(served(None, store.url, SLOTS))
-        commits[OURS] = lambda: store.app.start_chain("ping", PAYLOAD)
+        commits[OURS] = lambda: _start(store.app)
         for peer in (peer for peer in classes if peer.durable):
             url = stack.enter_context(context.stores.database(dialect))
             opened = peer(url)
             stack.callback(opened.close)
-            commits[peer.name] = lambda opened=opened: opened.enqueue_each([PAYLOAD])  # type: ignore[misc]
+            commits[peer.name] = lambda opened=opened: opened.enqueue_timed(PAYLOAD)  # type: ignore[misc]
             try:
                 workers[peer.name] = stack.enter_context(served(peer, url, SLOTS))
             except RuntimeError as error:
@@ -58,16 +59,20 @@ def against_peers(context: Context, dialect: str) -> Table:
     return _table(context, dialect, samples, notes)
 
 
+def _start(app: Queuert) -> Sample:
+    called = time.perf_counter()
+    app.start_chain("ping", PAYLOAD)
+    return called, time.perf_counter()
+
+
 def _sample(
-    commits: dict[str, Callable[[], object]], workers: dict[str, Served], count: int, notes: list[str]
+    commits: dict[str, Callable[[], Sample]], workers: dict[str, Served], count: int, notes: list[str]
 ) -> dict[str, list[Sample]]:
     samples: dict[str, list[Sample]] = {name: [] for name in workers}
     for number in range(count + 2):
         for name in list(samples):
             time.sleep(random.uniform(*PAUSE))
-            called = time.perf_counter()
-            commits[name]()
-            returned = time.perf_counter()
+            called, returned = commits[name]()
             try:
                 started = workers[name].start()
             except RuntimeError as error:
