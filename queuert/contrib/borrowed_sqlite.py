@@ -13,9 +13,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from queuert.errors import DatabaseUnavailableError, TransactionRequiredError
+from queuert.errors import DatabaseUnavailableError, StaleSnapshotError, TransactionRequiredError
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.rwlock import RWLock
@@ -23,6 +23,7 @@ from queuert.storage.sqlite import BUSY_TRIES, CHECKPOINT_WAIT, SNAPSHOT_TRIES, 
 from queuert.storage.sqlite_opening import pragma, run_pragma, switch_to_wal
 from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy, is_snapshot
 from queuert.storage.sqlite_vacuum import vacuum_in_steps
+from queuert.storage.unwrap import driver_error
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class BorrowedSqlite(SqliteDatabase):
         busy = snapshots = 0
         while True:
             try:
-                loan.begin("BEGIN")
+                loan.begin("BEGIN IMMEDIATE" if busy or snapshots else "BEGIN")
                 result = work(SqliteSession(loan.raw, hooks))
                 loan.commit()
                 return result
@@ -144,6 +145,13 @@ class BorrowedSqlite(SqliteDatabase):
                     raise
                 if not is_busy(cause) or tries >= BUSY_TRIES:
                     self._raise(cause)
+
+    def _raise(self, error: sqlite3.OperationalError) -> NoReturn:
+        if is_snapshot(error):  # also of a transaction that began IMMEDIATE
+            raise StaleSnapshotError(
+                "A query on this connection is still being read, and others have written since: read it to its end first."
+            ) from error
+        super()._raise(error)
 
     @property
     def lent_session(self) -> LentSession | None:
@@ -248,11 +256,3 @@ def refuse_shared(raw: sqlite3.Connection) -> None:
         raise TransactionRequiredError(
             "The one connection of this in-memory database is in a transaction: end it first, or pass it as conn=."
         )
-
-
-def driver_error(error: BaseException) -> BaseException:
-    """The driver's own error inside one of SQLAlchemy's or Django's."""
-    inner = getattr(error, "orig", None)
-    if not isinstance(inner, BaseException) and type(error).__module__.startswith("django.db"):
-        inner = error.__cause__
-    return inner if isinstance(inner, BaseException) else error

@@ -30,7 +30,8 @@ def manage(database: dict[str, Any], *args: str, **queuert: Any) -> Any:
 def test_the_projects_own_tests_pass(database: dict[str, Any]) -> None:
     done = manage(database, "test", "-v", "2", "--noinput")
     assert done.returncode == 0, done.stderr
-    assert "\nOK" in done.stderr
+    assert "\nOK\n" in done.stderr, "nothing was skipped, the tasks neither"
+    assert "work.test_tasks.CommittedTasks" in done.stderr
 
 
 def test_migrations_make_the_tables_and_take_them_away(database: dict[str, Any]) -> None:

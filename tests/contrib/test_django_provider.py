@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ pytest.importorskip("django")
 from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, connections, transaction
 from djangosite import ALIAS, Order, create_orders, database_settings, django_database, orders
+from others import BusyNeighbour, locked_orders
 
 from queuert import DuplicateJobIdError, Queuert, RunningJob
 from queuert.contrib.django import DjangoProvider
 from queuert.errors import (
     DatabaseUnavailableError,
     SchemaVersionError,
+    StaleSnapshotError,
     TransactionRequiredError,
     UnsupportedDatabaseError,
 )
@@ -42,6 +45,12 @@ def target(request: pytest.FixtureRequest, kind: str) -> str | Path:
 def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
     """A database in Django's settings, with nothing in it."""
     return database_settings(target(request, request.param))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
 
 
 def make_app(**options: Any) -> Queuert:
@@ -210,7 +219,7 @@ def test_the_orm_inside_complete_is_the_completing_transaction(app: Queuert) -> 
         with job.complete():
             assert connections[ALIAS].in_atomic_block
             Order.objects.using(ALIAS).filter(pk=job.input["order"]).update(state="paid")
-            app.start_chain("ship")
+            app.start_chain("ship", conn=ALIAS)
         if job.input["fail"]:
             raise RuntimeError("too late")
         return "done"
@@ -222,6 +231,99 @@ def test_the_orm_inside_complete_is_the_completing_transaction(app: Queuert) -> 
     assert orders() == {1: "paid", 2: "new"}
     assert len(app.list_chains(types=["ship"]).items) == 1
     assert not connections[ALIAS].in_atomic_block
+
+
+@contextmanager
+def in_block(app: Queuert, block: str) -> Iterator[Any]:
+    """One of the library's blocks, and what it gives as a connection."""
+    if block == "transaction":
+        with app.transaction() as conn:
+            yield conn
+        return
+    with app.complete_chain(app.list_chains().items[0].id, conn=ALIAS if block == "complete_chain on an alias" else None):
+        yield connections[ALIAS]
+
+
+@pytest.mark.parametrize("around", [nullcontext, atomic], ids=["", "inside atomic"])
+@pytest.mark.parametrize("block", ["transaction", "complete_chain", "complete_chain on an alias"])
+def test_a_call_without_conn_inside_a_block_is_refused(app: Queuert, block: str, around: Any) -> None:
+    first = app.start_chain("ship")
+    if block == "complete_chain on an alias":
+        around = atomic
+    with around(), in_block(app, block) as conn:
+        calls: list[Callable[[], Any]] = [
+            lambda: app.start_chain("ship"),
+            lambda: app.cancel_chain(first.id),
+            lambda: app.get_chain(first.id),
+            lambda: app.list_jobs(),
+            lambda: app.transaction().__enter__(),
+            lambda: app.complete_chain(first.id).__enter__(),
+        ]
+        for call in calls:
+            with pytest.raises(TransactionRequiredError, match=r"conn='shop'"):
+                call()
+            with atomic(), pytest.raises(TransactionRequiredError):
+                call()
+        Order.objects.using(ALIAS).create(id=1)
+        for given in (conn, ALIAS, connections[ALIAS]):
+            app.start_chain("ship", conn=given)
+    assert orders() == {1: "new"}
+    assert chains(app) == 4
+
+
+def test_a_handler_says_conn_from_complete_until_it_returns(app: Queuert) -> None:
+    refused: list[str] = []
+
+    def try_to(place: str) -> None:
+        try:
+            app.start_chain("ship")
+        except TransactionRequiredError:
+            refused.append(place)
+
+    @app.job(max_attempts=1)
+    def pay(job: RunningJob[None]) -> None:
+        try_to("before")
+        with job.prepare():
+            try_to("prepare")
+        try_to("between")
+        with job.complete() as conn:
+            try_to("complete")
+            app.start_chain("ship", conn=conn)
+        try_to("after")
+
+    @contextmanager
+    def elsewhere() -> Iterator[None]:
+        yield
+
+    for around, committed in ((elsewhere, True), (undone, False)):
+        refused.clear()
+        with around():
+            before = chains(app)
+            chain = app.start_chain(pay)
+            assert app.drain(types=["pay"]) == 1
+            assert app.get_chain(chain.id).status == "completed"  # type: ignore[union-attr]
+            assert refused == ["prepare", "complete", "after"]
+            assert chains(app) == before + 4
+        assert chains(app) == 4, committed
+
+
+def test_complete_inside_atomic_is_one_transaction_that_ends_with_the_handler(app: Queuert) -> None:
+    @app.job(max_attempts=1)
+    def pay(job: RunningJob[dict[str, Any]]) -> str:
+        with atomic():
+            Order.objects.using(ALIAS).create(id=job.input["order"])
+            with job.complete():
+                app.start_chain("ship", conn=ALIAS)
+        if job.input["fail"]:
+            raise RuntimeError("too late")
+        return "done"
+
+    paid, failed = app.start_chain(pay, {"order": 1, "fail": False}), app.start_chain(pay, {"order": 2, "fail": True})
+    with app.worker(types=["pay"]):
+        assert app.wait_for(paid, timeout=20).output == "done"
+        assert app.wait_for(failed, timeout=20, raise_on_failure=False).status == "failed"
+    assert orders() == {1: "new"}
+    assert len(app.list_chains(types=["ship"]).items) == 1
 
 
 def test_sql_that_fails_in_complete_is_recorded(app: Queuert) -> None:
@@ -238,6 +340,26 @@ def test_sql_that_fails_in_complete_is_recorded(app: Queuert) -> None:
     job = app.get_job(chain.id)
     assert job is not None
     assert (job.status, job.error_code) == ("failed", "INTERNAL:IntegrityError")
+
+
+def test_a_locked_database_is_recorded_as_one(request: pytest.FixtureRequest, kind: str) -> None:
+    """As the driver's own error would be, which Django hides in one of its own."""
+    where = target(request, kind)
+    options: dict[str, Any] = {} if kind == "postgres" else {"OPTIONS": {"timeout": 0.1}}
+    with django_database(database_settings(where, **options)), make_app() as app:
+        Order.objects.using(ALIAS).create(id=1)
+
+        @app.job(max_attempts=1)
+        def pay(job: RunningJob[None]) -> None:
+            with locked_orders(where), atomic():
+                Order.objects.using(ALIAS).select_for_update(nowait=kind == "postgres").get(pk=1)
+                Order.objects.using(ALIAS).update(state="paid")
+
+        chain = app.start_chain(pay)
+        app.drain()
+        job = app.get_job(chain.id)
+        assert job is not None
+        assert (job.status, job.error_code) == ("failed", "DEPENDENCY:DB_LOCKED")
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
@@ -390,8 +512,29 @@ def test_stricter_isolation_in_the_settings_works(request: pytest.FixtureRequest
         app.job("noop")(lambda job: None)
         with app.transaction() as conn:
             assert conn.execute("SHOW transaction_isolation").fetchone()[0] == "read committed"
-            app.start_chain("noop")
+            app.start_chain("noop", conn=conn)
         assert app.drain() == 1
+
+
+@pytest.mark.parametrize("block", ["joined", "own"])
+def test_under_a_fixed_snapshot_no_job_is_left_waiting(request: pytest.FixtureRequest, block: str) -> None:
+    """A job that was made to wait after the transaction began is not seen by it: completing the chain must not pass it over."""
+    url = target(request, "postgres")
+    level = {"isolation_level": psycopg.IsolationLevel.REPEATABLE_READ}
+    with django_database(database_settings(url, OPTIONS=level)), make_app() as app, Queuert(url) as other:
+        other.declare("pack")
+        first = app.start_chain("ship")
+        with atomic():
+            assert chains(app) == 1
+            waiting = other.start_chain("pack", blockers=[first])
+            with (
+                pytest.raises(StaleSnapshotError),
+                app.complete_chain(first.id, conn=ALIAS if block == "joined" else None) as tail,
+            ):
+                tail.finish(None)
+        with app.complete_chain(first.id) as tail:
+            tail.finish(None)
+        assert other.get_chain(waiting.id).status == "pending"  # type: ignore[union-attr]
 
 
 def test_djangos_own_pool_is_shared_by_all_threads(request: pytest.FixtureRequest) -> None:
@@ -449,6 +592,33 @@ def test_a_sqlite_file_is_switched_to_wal(sqlite_path: Path) -> None:
             app.start_chain("ship")
         with connections[ALIAS].cursor() as cursor:
             assert cursor.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_others_that_write_all_the_time_do_not_starve_a_transaction_that_read_first(sqlite_path: Path) -> None:
+    neighbour = BusyNeighbour(sqlite_path)
+    with django_database(database_settings(sqlite_path)), make_app() as app:
+        app._database.run(neighbour.work)
+        assert orders() == {100: "theirs", 1: "ours"}
+    assert (neighbour.wrote, neighbour.kept_out) == (1, 1)
+
+
+def test_a_query_that_is_still_being_read_is_named_where_it_is_in_the_way(sqlite_path: Path) -> None:
+    with django_database(database_settings(sqlite_path)), make_app() as app:
+        Order.objects.using(ALIAS).bulk_create(Order(id=number) for number in range(10))
+        reading = Order.objects.using(ALIAS).iterator(chunk_size=1)
+        next(reading)
+        app.start_chain("ship")
+        with closing(sqlite3.connect(sqlite_path)) as other:
+            other.execute("UPDATE orders SET state = 'theirs'")
+            other.commit()
+        if sys.version_info >= (3, 11):  # before, the driver does not tell
+            with pytest.raises(StaleSnapshotError, match="still being read"):
+                app.start_chain("ship")
+            with pytest.raises(StaleSnapshotError, match="still being read"), app.transaction():
+                pass
+        assert len(list(reading)) == 9
+        app.start_chain("ship")
+        assert chains(app) == 2
 
 
 # What cannot work

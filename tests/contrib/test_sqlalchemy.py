@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from others import BusyNeighbour, locked_orders
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
@@ -397,6 +398,29 @@ def test_what_the_database_refuses_is_seen_at_the_end_of_the_block(orm_app: Queu
     assert (job.status, job.error_code) == ("failed", "INTERNAL:IntegrityError")
 
 
+@pytest.mark.parametrize("kind", ["sqlite-file", "postgres"])
+def test_a_locked_database_is_recorded_as_one(request: pytest.FixtureRequest, kind: str) -> None:
+    """As the driver's own error would be, which SQLAlchemy hides in one of its own."""
+    where: str | Path = request.getfixturevalue("sqlite_path" if kind == "sqlite-file" else "empty_pg_url")
+    engine = make_engine(engine_url(request, kind), connect_args={"timeout": 0.1} if kind == "sqlite-file" else {})
+    with make_app(engine) as app:
+        with Session(engine) as session, session.begin():
+            session.add(Order(id=1))
+
+        @app.job(max_attempts=1)
+        def pay(job: RunningJob[None]) -> None:
+            with locked_orders(where), Session(engine) as session:
+                session.get_one(Order, 1, with_for_update={"nowait": True}).state = "paid"
+                session.commit()
+
+        chain = app.start_chain(pay)
+        app.drain()
+        job = app.get_job(chain.id)
+        assert job is not None
+        assert (job.status, job.error_code) == ("failed", "DEPENDENCY:DB_LOCKED")
+    engine.dispose()
+
+
 def test_the_sessions_own_commit_and_rollback_are_refused_in_a_block(orm_app: Queuert, engine: sa.Engine) -> None:
     def end(how: str) -> None:
         with orm_app.transaction() as session:
@@ -574,6 +598,19 @@ def test_connections_from_before_the_app_get_their_foreign_keys(sqlite_path: Pat
         session.commit()
         assert session.connection().exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
         assert session.connection().exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    engine.dispose()
+
+
+@pytest.mark.parametrize("level", [None, "AUTOCOMMIT"])
+def test_others_that_write_all_the_time_do_not_starve_a_transaction_that_read_first(
+    sqlite_path: Path, level: str | None
+) -> None:
+    engine = sa.create_engine(f"sqlite:///{sqlite_path}", **({} if level is None else {"isolation_level": level}))
+    neighbour = BusyNeighbour(sqlite_path)
+    with make_app(engine) as app:
+        app._database.run(neighbour.work)
+        assert orders(engine) == {100: "theirs", 1: "ours"}
+    assert (neighbour.wrote, neighbour.kept_out) == (1, 1)
     engine.dispose()
 
 

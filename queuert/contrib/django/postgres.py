@@ -17,13 +17,12 @@ from django.db import Error as DjangoError
 from django.db import transaction
 from psycopg import pq
 
-from queuert.contrib.borrowed_sqlite import driver_error
-from queuert.contrib.django.provider import OnDjango, hooks_of, is_our_thread
+from queuert.contrib.django.provider import OnDjango, hooks_of, is_managed, is_our_thread
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
 from queuert.storage.postgres import PostgresDatabase, _is_alive
 from queuert.storage.postgres_transaction import _begin, check_still_open
-from queuert.storage.unwrap import unwrap
+from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MASK
 
 
@@ -45,11 +44,24 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
     # Sessions.
 
     @contextmanager
+    def read(self) -> Iterator[PostgresSession]:
+        if not (self._is_apart and is_managed(self._wrapper)):
+            with super().read() as session:
+                yield session
+            return
+        conn = self.open_listener()  # the thread's own is in the transaction
+        try:
+            yield PostgresSession(conn)
+        finally:
+            conn.close()
+
+    @contextmanager
     def block(self) -> Iterator[PostgresSession]:
+        self._refuse_inside_block()
         wrapper = self._wrapper
         if wrapper.in_atomic_block:
-            with transaction.atomic(using=self.alias):
-                yield self._joined(wrapper)
+            with self._joined_block(wrapper) as session:
+                yield session
             return
         with ExitStack() as inside:
             inside.enter_context(self._inside_block())

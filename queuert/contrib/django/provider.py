@@ -1,8 +1,11 @@
 """The provider: which of Django's databases, and what its connections are to us.
 
 Django's transactions are ambient: whoever is inside `atomic()` on a thread is in its transaction, without passing anything
-around. So are ours here. A call without `conn=` inside `atomic()` takes part in it, as the ORM would; outside, it has a
-transaction of its own. `conn="default"`, or a connection, says the same and insists on a transaction.
+around. A call without `conn=` inside your `atomic()` takes part in it, as the ORM would; outside, it has a transaction of its
+own. `conn="default"`, or a connection, says the same and insists on a transaction.
+
+Inside a block of the library (`app.transaction()`, `prepare()`, `complete()`, `complete_chain()`) the ORM is in its transaction
+too; the library's own calls say `conn=` there, as on every other database, so that a handler means the same everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 from django.db import close_old_connections, connections, reset_queries, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
-from queuert.errors import UnsupportedDatabaseError
+from queuert.errors import TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Effect, Hooks
 from queuert.storage.base import Database, Provider
 
@@ -122,6 +125,7 @@ class OnDjango(Database):
 
     @contextmanager
     def read(self) -> Iterator[Any]:
+        self._refuse_inside_block()
         wrapper = self._wrapper
         if is_managed(wrapper):
             yield self._joined(wrapper, reading=True)
@@ -136,10 +140,40 @@ class OnDjango(Database):
         recover: Callable[[Any], Any] | None = None,
         single: bool = False,
     ) -> Any:
+        self._refuse_inside_block()
         wrapper = self._wrapper
         if is_managed(wrapper):
             return work(self._joined(wrapper))
         return super().run(work, recover=recover, single=single)  # type: ignore[safe-super]
+
+    @contextmanager
+    def _joined_block(self, wrapper: Any) -> Iterator[Any]:
+        """A block inside somebody's `atomic()`: a savepoint of it."""
+        with self.inside_users_block(), transaction.atomic(using=self.alias):
+            yield self._joined(wrapper)
+
+    def _refuse_inside_block(self) -> None:
+        try:
+            super()._refuse_inside_block()
+        except TransactionRequiredError:
+            raise TransactionRequiredError(
+                f"A transaction of this app is open on this thread: say conn={self.alias!r} to take part in it."
+            ) from None
+
+    @contextmanager
+    def inside_users_block(self, inside: bool = True) -> Iterator[None]:
+        before = self._is_apart
+        self._thread.apart = not inside
+        try:
+            with super().inside_users_block(inside):
+                yield
+        finally:
+            self._thread.apart = before
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether what is read now must not come from the transaction that is open."""
+        return bool(getattr(self._thread, "apart", False))
 
     def around_attempt(self) -> AbstractContextManager[None]:
         return connections_of_one_job()

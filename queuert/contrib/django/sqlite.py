@@ -11,7 +11,7 @@ from typing import Any
 from django.db import Error as DjangoError
 from django.db import transaction
 
-from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan, driver_error
+from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan
 from queuert.contrib.django.provider import OnDjango, hooks_of
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
@@ -20,7 +20,7 @@ from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.sqlfiles import Query
 from queuert.storage.sqlite import BUSY_TRIES
 from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy
-from queuert.storage.unwrap import unwrap
+from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MEMORY, absolute
 
 
@@ -58,10 +58,11 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
 
     @contextmanager
     def block(self) -> Iterator[SqliteSession]:
+        self._refuse_inside_block()
         wrapper = self._wrapper
         if wrapper.in_atomic_block:
-            with transaction.atomic(using=self.alias):
-                yield self._joined(wrapper)
+            with self._joined_block(wrapper) as session:
+                yield session
             return
         with ExitStack() as turn:
             turn.enter_context(self._turn(writes=True))

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
-from django.db import transaction
+from django.db import connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
@@ -41,6 +41,7 @@ except ImportError:
 from queuert import Job, JobType, Queuert, RunningJob, Status
 from queuert.contrib.django.conf import alias as database_alias
 from queuert.contrib.django.conf import project_queue
+from queuert.contrib.django.provider import is_managed
 from queuert.errors import InvalidJobIdError
 from queuert.model import Attempt
 
@@ -94,19 +95,21 @@ class QueuertBackend(BaseTaskBackend):
             task.queue_name,
             _aware(task.run_after),
         )
-        chain = self._queue.start_chain(self._job_type(task.queue_name), call, at=call.run_after, priority=task.priority)
+        chain = self._queue.start_chain(
+            self._job_type(task.queue_name), call, at=call.run_after, priority=task.priority, conn=_open_transaction()
+        )
         result = self._result(task, call, id=chain.id, status=TaskResultStatus.READY, enqueued_at=_local(chain.created_at))
         transaction.on_commit(lambda: task_enqueued.send(type(self), task_result=result), using=database_alias())
         return result
 
     def get_result(self, result_id: str) -> Any:
         try:
-            job = self._queue.get_job(result_id)
+            job = self._queue.get_job(result_id, conn=_open_transaction())
         except InvalidJobIdError:
             job = None
         if job is None or not job.type_name.startswith(f"task:{self.alias}:"):
             raise TaskResultDoesNotExist(result_id)
-        return self._result_of(job, self._queue.attempts(job.id))
+        return self._result_of(job, self._queue.attempts(job.id, conn=_open_transaction()))
 
     def check(self, **_: Any) -> Iterable[checks.CheckMessage]:
         if not apps.is_installed("queuert.contrib.django"):
@@ -201,6 +204,12 @@ class TaskRaised(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.error_code = code
+
+
+def _open_transaction() -> Any:
+    """`task.enqueue()` takes no connection: it is part of whatever is open, also inside `with job.complete():`."""
+    wrapper = connections[database_alias()]
+    return wrapper if is_managed(wrapper) else None
 
 
 def register_backends() -> None:

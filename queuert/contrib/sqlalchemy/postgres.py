@@ -16,7 +16,6 @@ from psycopg import pq
 from sqlalchemy import exc
 from sqlalchemy.engine import Engine
 
-from queuert.contrib.borrowed_sqlite import driver_error
 from queuert.contrib.sqlalchemy.loans import SessionFactory, connection_loan, session_loan
 from queuert.contrib.sqlalchemy.provider import available, flushed, hooks_for, let_go_of_pool
 from queuert.errors import DatabaseUnavailableError
@@ -25,7 +24,7 @@ from queuert.storage.base import Session as QuerySession
 from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.postgres import PostgresDatabase, _is_alive
 from queuert.storage.postgres_transaction import _begin, check_still_open
-from queuert.storage.unwrap import unwrap
+from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import scrub
 
 

@@ -9,6 +9,7 @@ from queuert.contrib.django import queue
 from work.models import Order
 
 after_commit: list[int] = []
+enqueued: list[str] = []
 
 
 @queue.job(continues_with=["ship"], max_attempts=1)
@@ -28,3 +29,14 @@ def ship(job: RunningJob[int]) -> str:
 @queue.job(max_attempts=1)
 def fail(job: RunningJob[None]) -> None:
     raise RuntimeError("as asked")
+
+
+@queue.job(max_attempts=1)
+def enqueue(job: RunningJob[bool]) -> None:
+    from work import tasks
+
+    with job.complete():
+        enqueued.append(tasks.add.enqueue(1).id)
+        tasks.add.get_result(enqueued[0])
+    if job.input:
+        raise RuntimeError("after all that")

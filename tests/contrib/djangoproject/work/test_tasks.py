@@ -25,7 +25,7 @@ from asgiref.sync import async_to_sync
 
 from queuert.contrib.django import queue
 from queuert.contrib.django.testing import run_due_jobs
-from work import tasks
+from work import jobs, tasks
 
 InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 
@@ -189,6 +189,9 @@ class CommittedTasks(TransactionTestCase):
             tasks.add.enqueue(1)
             transaction.set_rollback(True)
         self.assertEqual(queue.list_chains().items, [])
+        self.assertEqual(default_task_backend.get_result(self.enqueue_in_a_handler(fail=False)).status, TaskResultStatus.READY)
+        with self.assertRaises(exceptions.TaskResultDoesNotExist):
+            default_task_backend.get_result(self.enqueue_in_a_handler(fail=True))
         with transaction.atomic():
             result = tasks.order.enqueue("made by a task")
         with queue.worker(poll_interval=0.2):
@@ -196,3 +199,10 @@ class CommittedTasks(TransactionTestCase):
         result.refresh()
         self.assertEqual(result.status, TaskResultStatus.SUCCESSFUL)
         self.assertEqual(len(result.worker_ids), 1)
+
+    def enqueue_in_a_handler(self, *, fail: bool) -> str:
+        """The id of a task that a job enqueued inside its completing transaction."""
+        jobs.enqueued.clear()
+        queue.start_chain(jobs.enqueue, fail)
+        self.assertEqual(run_due_jobs(types=["enqueue"]), 1)
+        return jobs.enqueued[0]
