@@ -10,7 +10,7 @@ from datetime import datetime, tzinfo
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from queuert.chains import Chains, ChainTail, ids_of
+from queuert.chains import Chains, ChainTail, checked_actor, ids_of
 from queuert.engine import Engine, Settings
 from queuert.error_codes import ErrorCodes, checked
 from queuert.history import History, Stats
@@ -117,6 +117,16 @@ class Queuert(DefinesJobTypes):
     def types(self) -> JobTypes:
         """The job types this app knows."""
         return self._types
+
+    @property
+    def dialect(self) -> str:
+        """The kind of database: `sqlite` or `postgres`."""
+        return self._database.dialect
+
+    @property
+    def retention(self) -> Retention:
+        """How long closed chains are kept."""
+        return self._cleaner.retention
 
     @property
     def _job_types(self) -> JobTypes:
@@ -252,42 +262,50 @@ class Queuert(DefinesJobTypes):
         with self._chains.complete_from_outside(identity, conn, type_name) as tail:
             yield tail
 
-    def cancel_chain(self, chain_id: ChainRef, *, conn: Any = None, cascade: bool = False) -> Chain:
+    # Acts of an operator: `actor` says who, for the timeline and the log.
+
+    def cancel_chain(self, chain_id: ChainRef, *, conn: Any = None, cascade: bool = False, actor: str | None = None) -> Chain:
         """Cancel an open chain; with `cascade` also what waits for it. A running handler is signalled."""
-        return self.cancel_chains([chain_id], conn=conn, cascade=cascade)[0]
+        return self.cancel_chains([chain_id], conn=conn, cascade=cascade, actor=actor)[0]
 
-    def cancel_chains(self, chain_ids: Iterable[ChainRef], *, conn: Any = None, cascade: bool = False) -> list[Chain]:
+    def cancel_chains(
+        self, chain_ids: Iterable[ChainRef], *, conn: Any = None, cascade: bool = False, actor: str | None = None
+    ) -> list[Chain]:
         """Cancel many chains; all or none."""
-        ids = ids_of(self._engine, chain_ids)
-        return self._chains.cancel(ids, conn, cascade=cascade) if ids else []
+        ids, by = ids_of(self._engine, chain_ids), checked_actor(actor)
+        return self._chains.cancel(ids, conn, cascade=cascade, actor=by) if ids else []
 
-    def retry_chain(self, chain_id: ChainRef, *, conn: Any = None) -> Chain:
+    def retry_chain(self, chain_id: ChainRef, *, conn: Any = None, actor: str | None = None) -> Chain:
         """Give a failed or cancelled chain fresh attempts."""
-        return self.retry_chains([chain_id], conn=conn)[0]
+        return self.retry_chains([chain_id], conn=conn, actor=actor)[0]
 
-    def retry_chains(self, chain_ids: Iterable[ChainRef], *, conn: Any = None) -> list[Chain]:
+    def retry_chains(self, chain_ids: Iterable[ChainRef], *, conn: Any = None, actor: str | None = None) -> list[Chain]:
         """Retry many chains; all or none."""
-        ids = ids_of(self._engine, chain_ids)
-        return self._chains.retry(ids, conn) if ids else []
+        ids, by = ids_of(self._engine, chain_ids), checked_actor(actor)
+        return self._chains.retry(ids, conn, actor=by) if ids else []
 
-    def trigger_job(self, job_id: ChainRef, *, conn: Any = None) -> Job:
+    def trigger_job(self, job_id: ChainRef, *, conn: Any = None, actor: str | None = None) -> Job:
         """Run a scheduled job now."""
-        return self.trigger_jobs([job_id], conn=conn)[0]
+        return self.trigger_jobs([job_id], conn=conn, actor=actor)[0]
 
-    def trigger_jobs(self, job_ids: Iterable[ChainRef], *, conn: Any = None) -> list[Job]:
+    def trigger_jobs(self, job_ids: Iterable[ChainRef], *, conn: Any = None, actor: str | None = None) -> list[Job]:
         """Run many scheduled jobs now; all or none."""
-        ids = ids_of(self._engine, job_ids)
-        return self._chains.trigger(ids, conn) if ids else []
+        ids, by = ids_of(self._engine, job_ids), checked_actor(actor)
+        return self._chains.trigger(ids, conn, actor=by) if ids else []
 
-    def delete_chain(self, chain_id: ChainRef, *, conn: Any = None, cascade: bool = False) -> Chain | None:
+    def delete_chain(
+        self, chain_id: ChainRef, *, conn: Any = None, cascade: bool = False, actor: str | None = None
+    ) -> Chain | None:
         """Delete a chain, with `cascade` also those it waited for; the deleted chain, or None if there is none."""
-        ids = ids_of(self._engine, [chain_id])
-        return next((c for c in self._chains.delete(ids, conn, cascade=cascade) if c.id == ids[0]), None)
+        ids, by = ids_of(self._engine, [chain_id]), checked_actor(actor)
+        return next((c for c in self._chains.delete(ids, conn, cascade=cascade, actor=by) if c.id == ids[0]), None)
 
-    def delete_chains(self, chain_ids: Iterable[ChainRef], *, conn: Any = None, cascade: bool = False) -> list[Chain]:
+    def delete_chains(
+        self, chain_ids: Iterable[ChainRef], *, conn: Any = None, cascade: bool = False, actor: str | None = None
+    ) -> list[Chain]:
         """Delete many chains; all or none. What was deleted."""
-        ids = ids_of(self._engine, chain_ids)
-        return self._chains.delete(ids, conn, cascade=cascade) if ids else []
+        ids, by = ids_of(self._engine, chain_ids), checked_actor(actor)
+        return self._chains.delete(ids, conn, cascade=cascade, actor=by) if ids else []
 
     # Reading
 
@@ -313,6 +331,7 @@ class Queuert(DefinesJobTypes):
         types: Iterable[JobTypeOrName] | None = None,
         chain_types: Iterable[JobTypeOrName] | None = None,
         statuses: Iterable[Status | str] | None = None,
+        error_codes: Iterable[str] | None = None,
         job_ids: Iterable[Job | ChainRef] | None = None,
         chain_ids: Iterable[ChainRef] | None = None,
         since: datetime | None = None,
@@ -322,11 +341,12 @@ class Queuert(DefinesJobTypes):
         limit: int = 50,
         conn: Any = None,
     ) -> Page[Job]:
-        """A page of jobs by creation."""
+        """A page of jobs by creation. Of `error_codes`, one that ends in a colon stands for its whole category."""
         return self._reader.list_jobs(
             types=types,
             chain_types=chain_types,
             statuses=statuses,
+            error_codes=error_codes,
             job_ids=job_ids,
             chain_ids=chain_ids,
             since=since,
@@ -342,6 +362,7 @@ class Queuert(DefinesJobTypes):
         *,
         types: Iterable[JobTypeOrName] | None = None,
         statuses: Iterable[Status | str] | None = None,
+        error_codes: Iterable[str] | None = None,
         chain_ids: Iterable[ChainRef] | None = None,
         job_ids: Iterable[Job | ChainRef] | None = None,
         root_only: bool = False,
@@ -352,10 +373,11 @@ class Queuert(DefinesJobTypes):
         limit: int = 50,
         conn: Any = None,
     ) -> Page[Chain]:
-        """A page of chains by creation."""
+        """A page of chains by creation. `error_codes` are those of their newest jobs."""
         return self._reader.list_chains(
             types=types,
             statuses=statuses,
+            error_codes=error_codes,
             chain_ids=chain_ids,
             job_ids=job_ids,
             root_only=root_only,
@@ -442,9 +464,9 @@ class Queuert(DefinesJobTypes):
 
         return decorate
 
-    def periodics(self) -> list[PeriodicStatus]:
-        """What recurs, with its last and next run."""
-        return self._ticker.status()
+    def periodics(self, *, noted: bool = False) -> list[PeriodicStatus]:
+        """What recurs, with its last and next run; with `noted` what workers have noted, whichever app defines it."""
+        return self._ticker.noted() if noted else self._ticker.status()
 
     # Working
 
@@ -481,6 +503,11 @@ class Queuert(DefinesJobTypes):
         """Run everything due, in this thread, until nothing is; the number of attempts run."""
         with self._engine.explained():
             return drain(self._engine, self._chains, timeout=timeout, types=types)
+
+
+def engine_of(app: Queuert) -> Engine:
+    """What an app is built on: for the parts of this library that are built on an app, not for users."""
+    return app._engine
 
 
 def _database(target: object, *, synchronous: Any, busy_timeout: Any, check_foreign_keys: bool, **postgres: Any) -> Database:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from queuert import observing
 from queuert.engine import Engine, closed, lost, pending_types, schedule, scheduled
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 NextT = TypeVar("NextT")
+
+MAX_ACTOR: Final = 200
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,9 @@ class Chains:
         if finished:
             if result.fixed_snapshot:
                 self._check_snapshot(session, finished)
-            notices += pending_types(self._repository.release_dependants(session, finished))
+            awaited = [d.chain_id for d in done if d.next_id is None and d.awaited]
+            if awaited:
+                notices += pending_types(self._repository.release_dependants(session, awaited))
             notices += closed(finished)
         notices += lost(c.job.id for c in completions if c.token is None and c.job.leased_by and c.job.id in result.ids)
         self._engine.announce(session, notices)
@@ -361,7 +365,9 @@ class Chains:
 
         return self._engine.write(conn, work)
 
-    def delete(self, ids: Sequence[str], conn: object | None, *, cascade: bool = False) -> list[Chain]:
+    def delete(
+        self, ids: Sequence[str], conn: object | None, *, cascade: bool = False, actor: str | None = None
+    ) -> list[Chain]:
         def work(session: Session) -> list[Chain]:
             repository = self._repository
             repository.lock_chains(session, sorted(set(ids)))
@@ -374,7 +380,7 @@ class Chains:
             running = [job.id for job in repository.get_jobs(session, list(locked)).values() if job.leased_by]
             repository.delete_chains(session, list(chains))
             self._engine.announce(session, lost(running) + closed(chains))
-            observing.act(session, "deleted", list(chains))
+            observing.act(session, "deleted", list(chains), actor)
             ordered = [*dict.fromkeys(ids), *(identity for identity in affected if identity not in set(ids))]
             return [self._engine.decode_chain(chains[identity]) for identity in ordered if identity in chains]
 
@@ -471,3 +477,14 @@ class ChainTail(Job):
 
 def ids_of(engine: Engine, refs: Iterable[object]) -> list[str]:
     return [engine.ids.check(chain_id(ref)) for ref in refs]
+
+
+def checked_actor(actor: object) -> str | None:
+    """Who does something, as an event can store it."""
+    if actor is None:
+        return None
+    if not isinstance(actor, str):
+        raise TypeError(f"actor must be a string, not {type(actor).__name__}.")
+    if not actor or len(actor) > MAX_ACTOR or "\0" in actor:
+        raise ValueError(f"actor must be a name of 1 to {MAX_ACTOR} characters, none of them NUL, not {actor!r}.")
+    return actor

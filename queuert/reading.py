@@ -37,6 +37,7 @@ T = TypeVar("T", Job, Chain)
 MAX_LIMIT: Final = 1_000
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 ALL_STATUSES: Final = tuple(status.value for status in Status)
+UNCOMPLETED: Final = tuple(status.value for status in Status if status is not Status.COMPLETED)
 
 
 class Reader:
@@ -99,6 +100,7 @@ class Reader:
         types: Iterable[object] | None,
         chain_types: Iterable[object] | None,
         statuses: Iterable[object] | None,
+        error_codes: Iterable[str] | None,
         job_ids: Iterable[object] | None,
         chain_ids: Iterable[object] | None,
         since: datetime | None,
@@ -113,10 +115,12 @@ class Reader:
         filters = {
             **page.params(),
             "chain_types": _json(_names(chain_types, "chain_types")),
+            "error_codes": _json(_codes(error_codes)),
             "since": _time(since, "since"),
             "until": _time(until, "until"),
         }
         wanted, states = _names(types, "types"), _statuses(statuses)
+        possible = ALL_STATUSES if error_codes is None else UNCOMPLETED  # a success clears the error
 
         def work(session: Session) -> list[Job]:
             if named is not None:
@@ -134,11 +138,9 @@ class Reader:
                     statuses=_json(states),
                 )
             known = self._repository.job_types(session) if wanted is None else wanted
-            return self._repository.list_jobs(
-                session, order, **filters, types=_json(known), statuses=_json(states or ALL_STATUSES)
-            )
+            return self._repository.list_jobs(session, order, **filters, types=_json(known), statuses=_json(states or possible))
 
-        if _nothing(wanted, states, named) or filters["chain_types"] == "[]":
+        if _nothing(wanted, states, named) or "[]" in (filters["chain_types"], filters["error_codes"]):
             return Page([], None)
         jobs = self._engine.read(conn, work)
         return page.of([self._engine.decode_job(job) for job in jobs], lambda job: (job.created_at, job.id))
@@ -148,6 +150,7 @@ class Reader:
         *,
         types: Iterable[object] | None,
         statuses: Iterable[object] | None,
+        error_codes: Iterable[str] | None,
         chain_ids: Iterable[object] | None,
         job_ids: Iterable[object] | None,
         root_only: bool,
@@ -163,10 +166,12 @@ class Reader:
         filters = {
             **page.params(),
             "root_only": bool(root_only),
+            "error_codes": _json(_codes(error_codes)),
             "since": _time(since, "since"),
             "until": _time(until, "until"),
         }
         wanted, states = _names(types, "types"), _statuses(statuses)
+        possible = ALL_STATUSES if error_codes is None else UNCOMPLETED  # a success clears the error
 
         def work(session: Session) -> list[Chain]:
             if named is not None:
@@ -185,10 +190,10 @@ class Reader:
                 )
             known = self._repository.chain_types(session) if wanted is None else wanted
             return self._repository.list_chains(
-                session, order, **filters, types=_json(known), statuses=_json(states or ALL_STATUSES)
+                session, order, **filters, types=_json(known), statuses=_json(states or possible)
             )
 
-        if _nothing(wanted, states, named):
+        if _nothing(wanted, states, named) or filters["error_codes"] == "[]":
             return Page([], None)
         chains = self._engine.read(conn, work)
         return page.of([self._engine.decode_chain(chain) for chain in chains], lambda c: (c.created_at, c.id))
@@ -350,6 +355,18 @@ def _statuses(statuses: Iterable[object] | None) -> list[str] | None:
         return sorted({Status(status).value for status in _listed(statuses, "statuses")})
     except ValueError as error:
         raise ValueError(f"{error}; a status is one of {', '.join(ALL_STATUSES)}.") from None
+
+
+def _codes(codes: Iterable[str] | None) -> list[str] | None:
+    if codes is None:
+        return None
+    listed = _listed(codes, "error_codes")
+    for code in listed:
+        if not isinstance(code, str):
+            raise TypeError(
+                f"error_codes must hold codes such as 'TIMEOUT:GATEWAY', or 'TIMEOUT:' for all of them, not {code!r}."
+            )
+    return sorted({str(code) for code in listed})
 
 
 def _time(value: datetime | None, name: str) -> str | None:

@@ -49,7 +49,7 @@ ACTS: Final = (
         "Retried",
         "chain",
         (Status.FAILED,),
-        lambda app, ids, args: app._chains.retry(ids, None, actor=actor()),
+        lambda app, ids, args: app.retry_chains(ids, actor=actor()),
         also=(Status.CANCELLED,),
     ),
     Act(
@@ -57,15 +57,15 @@ ACTS: Final = (
         "Cancelled",
         "chain",
         (Status.BLOCKED, Status.PENDING, Status.RUNNING),
-        lambda app, ids, args: app._chains.cancel(ids, None, cascade=args.cascade, actor=actor()),
+        lambda app, ids, args: app.cancel_chains(ids, cascade=args.cascade, actor=actor()),
     ),
-    Act("trigger", "Triggered", "job", (Status.PENDING,), lambda app, ids, args: app._chains.trigger(ids, None, actor=actor())),
+    Act("trigger", "Triggered", "job", (Status.PENDING,), lambda app, ids, args: app.trigger_jobs(ids, actor=actor())),
     Act(
         "delete",
         "Deleted",
         "chain",
         (Status.COMPLETED, Status.FAILED, Status.CANCELLED),
-        lambda app, ids, args: app.delete_chains(ids, cascade=args.cascade),
+        lambda app, ids, args: app.delete_chains(ids, cascade=args.cascade, actor=actor()),
         also=(Status.BLOCKED, Status.PENDING, Status.RUNNING),
     ),
 )
@@ -153,15 +153,21 @@ def _act_on_chosen(app: Queuert, act: Act, args: argparse.Namespace, out: Output
     if wrong := [status.value for status in args.status if status not in allowed]:
         raise UsageError(f"{act.name} is not for {', '.join(wrong)}: --status is one of {', '.join(allowed)}.")
     # Read to the end before the first is touched: acting on them moves them to other pages.
-    jobs = [job for job in every_job(app, args) if act.what == "job" or job.continued_to is None]
-    ids = list(dict.fromkeys(job.id if act.what == "job" else job.chain_id for job in jobs))
+    # Only their ids are kept: there may be very many.
+    shown: list[Job] = []
+    chosen: dict[str, None] = {}
+    for job in every_job(app, args):
+        if act.what == "job" or job.continued_to is None:
+            shown += [job] if len(shown) < SHOWN else []
+            chosen[job.id if act.what == "job" else job.chain_id] = None
+    ids = list(chosen)
     if args.dry_run:
         return _report(out, act, args, [], would=ids)
     if ids:
         if not args.json and not args.yes:
-            draw_jobs(out, jobs[:SHOWN])
-            if len(jobs) > SHOWN:
-                out.line(Cell(f"and {len(jobs) - SHOWN} more", "dim"))
+            draw_jobs(out, shown)
+            if len(ids) > SHOWN:
+                out.line(Cell(f"and {len(ids) - SHOWN} more", "dim"))
         if not _agreed(act, len(ids), args):
             return REFUSED
     done, skipped = _in_batches(app, act, ids, args)

@@ -82,7 +82,7 @@ def _age(text: str) -> timedelta | None:
 def _retention(app: Queuert, args: argparse.Namespace) -> Retention:
     # None is "never" on the command line too, so what was left out is told apart by the option's absence.
     given = {kind: getattr(args, kind) for kind in KINDS if hasattr(args, kind)}
-    return replace(app._cleaner._retention, **given)
+    return replace(app.retention, **given)
 
 
 def _kept(age: Any) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from queuert import Queuert, SchemaVersionError, UnsupportedDatabaseError
+from queuert.app import engine_of
 from queuert.cli.exits import OK, REFUSED, UsageError
 from queuert.cli.loading import open_app
 from queuert.cli.messages import hide_secrets, message_of
@@ -92,7 +93,7 @@ def _waiting(app: Queuert, args: argparse.Namespace) -> Check:
 
 
 def _leases(app: Queuert, args: argparse.Namespace) -> Check:
-    engine = app._engine
+    engine = engine_of(app)
     limit = engine.read(None, engine.repository.clock) - timedelta(seconds=args.max_overdue)
     overdue = running = 0
     cursor: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 from queuert import Chain, Job, Page, Queuert, Status
@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
     )
     chains.add_argument("--status", type=statuses, metavar="A,B", help=STATUS_HELP)
     chains.add_argument("--type", type=names, metavar="A,B", help="only chains of these types")
-    chains.add_argument("--error-code", metavar="CODE", help="only those whose newest job carries this error")
+    chains.add_argument("--error-code", metavar="CODE", help="only those whose newest job carries this error (or TIMEOUT:)")
     chains.add_argument("--root-only", action="store_true", help="only chains that no job waited for")
     _add_times(chains)
     _add_paging(chains)
@@ -85,7 +85,7 @@ def statuses(text: str) -> list[Status]:
 def run_jobs(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
-        page = _page(args, lambda cursor, limit: jobs_page(app, args, cursor, limit, chain_ids=args.chain))
+        page = jobs_page(app, args, args.cursor, _limit(args), chain_ids=args.chain)
         if args.json:
             out.json({"items": [as_json(app, job) for job in page.items], "next_cursor": page.next_cursor})
         else:
@@ -97,7 +97,7 @@ def run_jobs(args: argparse.Namespace) -> int:
 def run_chains(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
-        page = _page(args, lambda cursor, limit: _chains_page(app, args, cursor, limit))
+        page = _chains_page(app, args, args.cursor, _limit(args))
         if args.json:
             out.json({"items": [as_json(app, chain) for chain in page.items], "next_cursor": page.next_cursor})
         else:
@@ -113,6 +113,7 @@ def jobs_page(
         types=args.type,
         chain_types=args.chain_type,
         statuses=args.status,
+        error_codes=None if args.error_code is None else [args.error_code],
         chain_ids=chain_ids,
         since=args.since,
         until=args.until,
@@ -126,6 +127,7 @@ def _chains_page(app: Queuert, args: argparse.Namespace, cursor: str | None, lim
     return app.list_chains(
         types=args.type,
         statuses=args.status,
+        error_codes=None if args.error_code is None else [args.error_code],
         root_only=args.root_only,
         since=args.since,
         until=args.until,
@@ -135,31 +137,10 @@ def _chains_page(app: Queuert, args: argparse.Namespace, cursor: str | None, lim
     )
 
 
-def _page(args: argparse.Namespace, read: Callable[[str | None, int], Page[Record]]) -> Page[Record]:
-    """A page; with an error code, what of the pages behind it carries the code, until it is full."""
+def _limit(args: argparse.Namespace) -> int:
     if args.limit > MAX_LIMIT:
         raise UsageError(f"--limit is at most {MAX_LIMIT}: go on with --cursor.")
-    if args.error_code is None:
-        return read(args.cursor, args.limit)
-    found: list[Record] = []
-    cursor: str | None = args.cursor
-    while True:
-        page = read(cursor, MAX_LIMIT)
-        matching = [n for n, record in enumerate(page.items) if has_code(record, args.error_code)]
-        taken = matching[: args.limit - len(found)]
-        found += [page.items[n] for n in taken]
-        if len(found) == args.limit:
-            # A cursor names the last record of a page: end one at the last that is shown.
-            return Page(found, read(cursor, taken[-1] + 1).next_cursor)
-        cursor = page.next_cursor
-        if cursor is None:
-            return Page(found, None)
-
-
-def has_code(record: Job | Chain, wanted: str) -> bool:
-    """Whether it carries this error; a code that ends in a colon stands for its whole category."""
-    code = record.error_code or ""
-    return code.startswith(wanted) if wanted.endswith(":") else code == wanted
+    return int(args.limit)
 
 
 def every_job(app: Queuert, args: argparse.Namespace) -> Iterator[Job]:
@@ -167,7 +148,7 @@ def every_job(app: Queuert, args: argparse.Namespace) -> Iterator[Job]:
     cursor: str | None = None
     while True:
         page = jobs_page(app, args, cursor, MAX_LIMIT)
-        yield from (job for job in page.items if args.error_code is None or has_code(job, args.error_code))
+        yield from page.items
         cursor = page.next_cursor
         if cursor is None:
             return

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from queuert import Queuert
+from queuert.app import engine_of
 from queuert.cli.exits import CommandError, UsageError
 from queuert.storage.urls import MEMORY
 
@@ -111,8 +112,8 @@ def _a(found: object) -> str:
 
 def _refuse_missing_file(app: Queuert) -> None:
     """Looking at a file that is not there would make an empty one."""
-    path = getattr(app._database, "path", None)
-    if app._database.dialect == "sqlite" and isinstance(path, str) and path != MEMORY and not Path(path).exists():
+    path = getattr(engine_of(app).database, "path", None)
+    if app.dialect == "sqlite" and isinstance(path, str) and path != MEMORY and not Path(path).exists():
         raise CommandError(f"There is no database file {path}: `queuert migrate` makes one.")
 
 

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     out = Output()
     spec, _ = named(args)
     with open_app(args) as app:
-        found = app._ticker.noted() if spec is None else app.periodics()
+        found = app.periodics(noted=spec is None)
     if args.json:
         out.json([plain(vars(entry)) for entry in found])
     elif not found:

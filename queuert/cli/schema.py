@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from queuert.app import engine_of
 from queuert.cli.exits import OK, REFUSED, UsageError
 from queuert.cli.loading import load_app, named, open_app
 from queuert.cli.output import Output
@@ -78,7 +79,7 @@ def _which(args: argparse.Namespace) -> tuple[str, Names]:
         if options or args.dialect:
             raise UsageError("--dialect, --prefix, --schema and --id-type do not go with --app: it has its own.")
         app = load_app(spec)
-        return app._database.dialect, app._names
+        return app.dialect, engine_of(app).repository.names
     dialect = args.dialect if url is None else parse_target(url).dialect
     if dialect is None:
         raise UsageError("For which database? Pass --dialect, --app or --url.")
@@ -93,7 +94,7 @@ def _which(args: argparse.Namespace) -> tuple[str, Names]:
 def run_vacuum(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
-        database = app._database
+        database = engine_of(app).database
         if isinstance(database, SqliteDatabase):
             before = _size(database)
             if not database.vacuum(full=args.full):

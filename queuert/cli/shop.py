@@ -33,7 +33,7 @@ class Orders:
     """The shop's own table, in the same database as the jobs."""
 
     def __init__(self, app: Queuert, prefix: str, schema: str) -> None:
-        self._postgres = app._database.dialect == "postgres"
+        self._postgres = app.dialect == "postgres"
         self._table = f'"{schema}"."{prefix}orders"' if self._postgres else f'"{prefix}orders"'
 
     def create(self, conn: Any) -> None:

@@ -41,6 +41,8 @@ class Done(NamedTuple):
     chain_id: str
     next_id: str | None
     completed_at: datetime
+    awaited: bool
+    """Whether jobs wait for its chain."""
 
 
 class Ended(NamedTuple):
@@ -217,7 +219,9 @@ class Repository:
 
     def complete_jobs(self, session: Session, worker: str | None, items: Sequence[Item]) -> list[Done]:
         rows = self._run(session, "complete_jobs", worker=worker, items=_dumps(items))
-        return [Done(str(r[0]), str(r[1]), None if r[2] is None else str(r[2]), self._time(r[3])) for r in rows]
+        return [
+            Done(str(r[0]), str(r[1]), None if r[2] is None else str(r[2]), self._time(r[3]), bool(r[4])) for r in rows
+        ]
 
     def release_dependants(self, session: Session, chain_ids: Sequence[str]) -> list[Freed]:
         rows = self._run(session, "release_dependants", chain_ids=_dumps(chain_ids))

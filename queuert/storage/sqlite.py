@@ -50,6 +50,7 @@ from queuert.storage.sqlite_opening import (
 from queuert.storage.sqlite_session import (
     BlockSession,
     JoinedSession,
+    SingleSession,
     SqliteSession,
     is_busy,
     is_readonly,
@@ -155,11 +156,11 @@ class SqliteDatabase(Database):
         recover: Callable[[Any], T | None] | None = None,
         single: bool = False,
     ) -> T:
-        # Answers of SQLite do not get lost, so there is nothing to recover; and BEGIN costs no round trip.
+        # Answers of SQLite do not get lost, so there is nothing to recover.
         self._refuse_inside_block()
         hooks = Hooks()
         with self._locked(writes=True):
-            result = self._transact(work, hooks)
+            result = self._transact(work, hooks, single=single)
         hooks.flush()
         return result
 
@@ -306,13 +307,15 @@ class SqliteDatabase(Database):
 
     # Transactions, with the write lock held.
 
-    def _transact(self, work: Callable[[Any], T], hooks: Hooks) -> T:
+    def _transact(self, work: Callable[[Any], T], hooks: Hooks, *, single: bool) -> T:
         if self._group is not None:
             return self._transact_in_group(self._group, work, hooks)
         busy = snapshots = 0
         while True:
             conn = self._write_connection()
             try:
+                if single:
+                    return work(SingleSession(conn, hooks))
                 conn.own(_BEGIN_IMMEDIATE if busy or snapshots else _BEGIN)
                 result = work(SqliteSession(conn, hooks))
                 conn.own(_COMMIT)

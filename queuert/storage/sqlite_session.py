@@ -80,6 +80,21 @@ class SqliteSession:
             sqlite3.Cursor(self.raw).execute(statement)
 
 
+class SingleSession(SqliteSession):
+    """The writer for one query: a lone statement is a transaction by itself, without the journal that one inside BEGIN keeps
+    to be undone alone."""
+
+    raw: GuardedConnection
+
+    def _run(self, query: Query, params: Params) -> list[Row]:
+        if len(query.parts) == 1:
+            return super()._run(query, params)
+        self.raw.own("BEGIN IMMEDIATE")
+        rows = super()._run(query, params)
+        self.raw.own("COMMIT")
+        return rows
+
+
 class BlockSession(SqliteSession):
     """The session of a block: user code has its connection, and could have lost the transaction."""
 

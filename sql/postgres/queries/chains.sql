@@ -17,19 +17,25 @@ JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER B
 -- params: ids
 -- Lock jobs in id order, waiting for whoever holds them.
 SELECT j.id
-FROM {job} j
-WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+FROM (
+    SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
+    LIMIT (SELECT 1000000)
+) i
+JOIN {job} j ON j.id = i.id::{id_type}
 ORDER BY j.id
-FOR NO KEY UPDATE;
+FOR NO KEY UPDATE OF j;
 
 -- name: lock_jobs_now
 -- params: ids
 -- The same without waiting: what somebody else has locked is left out.
 SELECT j.id
-FROM {job} j
-WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+FROM (
+    SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
+    LIMIT (SELECT 1000000)
+) i
+JOIN {job} j ON j.id = i.id::{id_type}
 ORDER BY j.id
-FOR NO KEY UPDATE SKIP LOCKED;
+FOR NO KEY UPDATE OF j SKIP LOCKED;
 
 -- name: get_tails
 -- params: ids

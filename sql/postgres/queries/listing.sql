@@ -11,7 +11,7 @@ WITH RECURSIVE found (name) AS (
 SELECT name FROM found WHERE name IS NOT NULL;
 
 -- name: list_jobs
--- params: types, chain_types, statuses, since, until, at, id, limit
+-- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
 -- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
 -- The planner takes an array for 10 entries, and JSON for 100: of so many pairs it would expect too much, and compile the query.
 SELECT {j_columns}
@@ -29,6 +29,9 @@ FROM (
           AND j.created_at >= coalesce(:since::timestamptz, '-infinity')
           AND j.created_at < coalesce(:until::timestamptz, 'infinity')
           AND (j.created_at, j.id) {beyond} (coalesce(:at::timestamptz, {edge}), :id::{id_type})
+          AND (:error_codes::json IS NULL
+               OR ARRAY[j.error_code, split_part(j.error_code, ':', 1) || ':']
+                  && ARRAY(SELECT json_array_elements_text(:error_codes::json)))
         ORDER BY j.created_at {direction}, j.id {direction}
         LIMIT :limit
     ) c
@@ -39,7 +42,7 @@ JOIN {job} j ON j.id = page.id
 ORDER BY j.created_at {direction}, j.id {direction};
 
 -- name: list_jobs_named
--- params: job_ids, chain_ids, types, chain_types, statuses, since, until, at, id, limit
+-- params: job_ids, chain_ids, types, chain_types, statuses, error_codes, since, until, at, id, limit
 -- A page of the named jobs, or of the jobs of the named chains, by age. OFFSET 0 keeps to looking up each of them.
 SELECT {j_columns}
 FROM (
@@ -58,11 +61,14 @@ WHERE (:types::json IS NULL OR j.type_name IN (SELECT n.name FROM json_array_ele
   AND j.created_at >= coalesce(:since::timestamptz, '-infinity')
   AND j.created_at < coalesce(:until::timestamptz, 'infinity')
   AND (j.created_at, j.id) {beyond} (coalesce(:at::timestamptz, {edge}), :id::{id_type})
+  AND (:error_codes::json IS NULL
+       OR ARRAY[j.error_code, split_part(j.error_code, ':', 1) || ':']
+          && ARRAY(SELECT json_array_elements_text(:error_codes::json)))
 ORDER BY j.created_at {direction}, j.id {direction}
 LIMIT :limit;
 
 -- name: list_chains
--- params: types, statuses, root_only, since, until, at, id, limit
+-- params: types, statuses, root_only, error_codes, since, until, at, id, limit
 -- A page of chains by age, through the index on tails: each (type, status) pair gives its first rows in index order.
 SELECT {chain_columns}
 FROM (
@@ -81,6 +87,9 @@ FROM (
           AND NOT (:root_only AND EXISTS (
               SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = t.chain_id
           ))
+          AND (:error_codes::json IS NULL
+               OR ARRAY[t.error_code, split_part(t.error_code, ':', 1) || ':']
+                  && ARRAY(SELECT json_array_elements_text(:error_codes::json)))
         ORDER BY t.chain_created_at {direction}, t.chain_id {direction}
         LIMIT :limit
     ) c
@@ -92,7 +101,7 @@ JOIN {job} r ON r.id = page.chain_id
 ORDER BY r.created_at {direction}, r.id {direction};
 
 -- name: list_chains_named
--- params: chain_ids, job_ids, types, statuses, root_only, since, until, at, id, limit
+-- params: chain_ids, job_ids, types, statuses, root_only, error_codes, since, until, at, id, limit
 -- A page of the named chains, or of the chains of the named jobs, by age. OFFSET 0 keeps to looking up each of them.
 SELECT {chain_columns}
 FROM (
@@ -111,6 +120,9 @@ WHERE (:types::json IS NULL OR r.type_name IN (SELECT n.name FROM json_array_ele
   AND r.created_at < coalesce(:until::timestamptz, 'infinity')
   AND (r.created_at, r.id) {beyond} (coalesce(:at::timestamptz, {edge}), :id::{id_type})
   AND NOT (:root_only AND EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = r.id))
+  AND (:error_codes::json IS NULL
+       OR ARRAY[t.error_code, split_part(t.error_code, ':', 1) || ':']
+          && ARRAY(SELECT json_array_elements_text(:error_codes::json)))
 ORDER BY r.created_at {direction}, r.id {direction}
 LIMIT :limit;
 

@@ -1,3 +1,7 @@
+-- Lists come as JSON. The planner takes each for 100 rows and would, as long as the tables are small, rather read all of a table
+-- than look up so many; and keeps to that plan while they grow. Two limits that it cannot see divide by ten twice: it expects one
+-- row, and looks up each by its key.
+
 -- name: claim_jobs
 -- params: worker, token, types, levels, suspect, held, window, limit
 -- Take due jobs for a worker: the highest priority first, then the longest due.
@@ -146,7 +150,13 @@ WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ),
 item AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint, lease double precision)
+    SELECT *
+    FROM (
+        SELECT *
+        FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint, lease double precision)
+        LIMIT (SELECT 1000000)
+    ) i
+    LIMIT (SELECT 1000000)
 ),
 held AS MATERIALIZED (
     SELECT j.id, item.lease
@@ -167,7 +177,10 @@ RETURNING j.id;
 -- params: ids
 -- Who holds these jobs now, and in what state they are.
 SELECT j.id, j.status, j.leased_by, j.lease_token
-FROM json_array_elements_text(:ids::json) AS i (id)
+FROM (
+    SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
+    LIMIT (SELECT 1000000)
+) i
 JOIN {job} j ON j.id = i.id::{id_type};
 
 -- name: lock_closing
@@ -175,10 +188,13 @@ JOIN {job} j ON j.id = i.id::{id_type};
 -- Lock jobs that are about to close a chain, and the first jobs of those chains, in id order. Whoever is naming such a
 -- chain as a blocker at this moment is waited for; the next statement sees the outcome, unless the snapshot is fixed.
 SELECT j.id, current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-FROM {job} j
-WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+FROM (
+    SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
+    LIMIT (SELECT 1000000)
+) i
+JOIN {job} j ON j.id = i.id::{id_type}
 ORDER BY j.id
-FOR UPDATE;
+FOR UPDATE OF j;
 
 -- name: lock_closing_now
 -- params: ids
@@ -187,10 +203,13 @@ FOR UPDATE;
 -- release_dependants.
 WITH free AS MATERIALIZED (
     SELECT j.id
-    FROM {job} j
-    WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
+    FROM (
+        SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
+        LIMIT (SELECT 1000000)
+    ) i
+    JOIN {job} j ON j.id = i.id::{id_type}
     ORDER BY j.id
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE OF j SKIP LOCKED
 ),
 waiting AS MATERIALIZED (
     SELECT free.id AS chain_id, b.job_id
@@ -211,14 +230,19 @@ WHERE free.id NOT IN (SELECT waiting.chain_id FROM waiting WHERE waiting.job_id 
 -- name: complete_jobs
 -- params: worker, items
 -- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
--- for it. Without a token it is completed from outside, by whoever has locked it.
+-- for it. Without a token it is completed from outside, by whoever has locked it. Whether jobs wait for its chain is told with it.
 WITH item AS MATERIALIZED (
     SELECT *
-    FROM json_to_recordset(:items::json) AS i (
-        id {id_type}, token bigint, output text, outcome text, holder text, waited double precision,
-        next_id {id_type}, next_type text, next_input text, next_priority integer, next_at timestamptz,
-        next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text
+    FROM (
+        SELECT *
+        FROM json_to_recordset(:items::json) AS i (
+            id {id_type}, token bigint, output text, outcome text, holder text, waited double precision,
+            next_id {id_type}, next_type text, next_input text, next_priority integer, next_at timestamptz,
+            next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text
     )
+        LIMIT (SELECT 1000000)
+    ) i
+    LIMIT (SELECT 1000000)
 ),
 done AS (
     UPDATE {job} j
@@ -269,13 +293,15 @@ next AS (
     FROM done
     WHERE done.next_id IS NOT NULL
 )
-SELECT done.id, done.chain_id, done.next_id, done.completed_at FROM done;
+SELECT
+    done.id, done.chain_id, done.next_id, done.completed_at,
+    (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = done.chain_id) > 0
+FROM done;
 
 -- name: release_dependants
 -- params: chain_ids
 -- Chains have completed: count them down in the jobs that wait for them, and free the jobs that wait for nothing more.
--- The planner takes every JSON array for 100 entries, and would rather read both tables than follow them: OFFSET 0 makes it
--- look up each chain, and an array is taken for 10 entries.
+-- OFFSET 0 makes the planner look up each chain, and an array is taken for 10 entries.
 WITH waiting AS MATERIALIZED (
     SELECT b.job_id, count(*) AS n
     FROM json_array_elements_text(:chain_ids::json) AS c (id)
@@ -314,10 +340,15 @@ SELECT counted.id, counted.type_name FROM counted WHERE counted.status = 'pendin
 -- End attempts that did not complete: back to pending, or failed for good. Only where the lease is still the one named.
 WITH item AS MATERIALIZED (
     SELECT *
-    FROM json_to_recordset(:items::json) AS i (
-        id {id_type}, worker text, token bigint, status text, outcome text, code text, detail text, error text,
-        at timestamptz, after double precision, forgive integer, waited double precision
+    FROM (
+        SELECT *
+        FROM json_to_recordset(:items::json) AS i (
+            id {id_type}, worker text, token bigint, status text, outcome text, code text, detail text, error text,
+            at timestamptz, after double precision, forgive integer, waited double precision
     )
+        LIMIT (SELECT 1000000)
+    ) i
+    LIMIT (SELECT 1000000)
 ),
 locked AS MATERIALIZED (
     SELECT j.id
@@ -368,7 +399,11 @@ SELECT ended.id, ended.chain_id, ended.type_name, ended.status, ended.scheduled_
 -- params: worker, items
 -- Give back jobs that were claimed and not started; the attempt is taken back too.
 WITH item AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint)
+    SELECT *
+    FROM (
+        SELECT * FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint) LIMIT (SELECT 1000000)
+    ) i
+    LIMIT (SELECT 1000000)
 ),
 locked AS MATERIALIZED (
     SELECT j.id

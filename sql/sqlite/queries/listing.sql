@@ -11,7 +11,7 @@ WITH RECURSIVE found (name) AS (
 SELECT name FROM found WHERE name IS NOT NULL;
 
 -- name: list_jobs
--- params: types, chain_types, statuses, since, until, at, id, limit
+-- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
 -- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
 -- The cursor comes before the span: of two bounds on one side SQLite seeks to the first and only filters by the second.
 SELECT {j_columns}
@@ -26,6 +26,11 @@ CROSS JOIN {job} j ON j.rowid IN (
       AND (i.created_at, i.id) {beyond} (coalesce(:at, {edge}), :id)
       AND i.created_at >= coalesce(:since, '-infinity')
       AND i.created_at < coalesce(:until, 'infinity')
+      AND (:error_codes IS NULL OR EXISTS (
+          SELECT 1
+          FROM json_each(:error_codes) c
+          WHERE c.value IN (i.error_code, substr(i.error_code, 1, instr(i.error_code, ':')))
+      ))
     ORDER BY i.created_at {direction}, i.id {direction}
     LIMIT :limit
 )
@@ -33,7 +38,7 @@ ORDER BY j.created_at {direction}, j.id {direction}
 LIMIT :limit;
 
 -- name: list_jobs_named
--- params: job_ids, chain_ids, types, chain_types, statuses, since, until, at, id, limit
+-- params: job_ids, chain_ids, types, chain_types, statuses, error_codes, since, until, at, id, limit
 -- A page of the named jobs, or of the jobs of the named chains, by age.
 SELECT {j_columns}
 FROM {job} j
@@ -52,11 +57,16 @@ WHERE j.id IN (
   AND j.created_at >= coalesce(:since, '-infinity')
   AND j.created_at < coalesce(:until, 'infinity')
   AND (j.created_at, j.id) {beyond} (coalesce(:at, {edge}), :id)
+  AND (:error_codes IS NULL OR EXISTS (
+      SELECT 1
+      FROM json_each(:error_codes) c
+      WHERE c.value IN (j.error_code, substr(j.error_code, 1, instr(j.error_code, ':')))
+  ))
 ORDER BY j.created_at {direction}, j.id {direction}
 LIMIT :limit;
 
 -- name: list_chains
--- params: types, statuses, root_only, since, until, at, id, limit
+-- params: types, statuses, root_only, error_codes, since, until, at, id, limit
 -- A page of chains by age, through the index on tails: each (type, status) pair gives its first rows in index order.
 SELECT {chain_columns}
 FROM json_each(:types) type
@@ -73,6 +83,11 @@ CROSS JOIN {job} t ON t.rowid IN (
       AND NOT (:root_only AND EXISTS (
           SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = i.chain_id
       ))
+      AND (:error_codes IS NULL OR EXISTS (
+          SELECT 1
+          FROM json_each(:error_codes) c
+          WHERE c.value IN (i.error_code, substr(i.error_code, 1, instr(i.error_code, ':')))
+      ))
     ORDER BY i.chain_created_at {direction}, i.chain_id {direction}
     LIMIT :limit
 )
@@ -81,7 +96,7 @@ ORDER BY t.chain_created_at {direction}, t.chain_id {direction}
 LIMIT :limit;
 
 -- name: list_chains_named
--- params: chain_ids, job_ids, types, statuses, root_only, since, until, at, id, limit
+-- params: chain_ids, job_ids, types, statuses, root_only, error_codes, since, until, at, id, limit
 -- A page of the named chains, or of the chains of the named jobs, by age.
 SELECT {chain_columns}
 FROM {job} r
@@ -101,6 +116,11 @@ WHERE r.id IN (
   AND r.created_at < coalesce(:until, 'infinity')
   AND (r.created_at, r.id) {beyond} (coalesce(:at, {edge}), :id)
   AND NOT (:root_only AND EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = r.id))
+  AND (:error_codes IS NULL OR EXISTS (
+      SELECT 1
+      FROM json_each(:error_codes) c
+      WHERE c.value IN (t.error_code, substr(t.error_code, 1, instr(t.error_code, ':')))
+  ))
 ORDER BY r.created_at {direction}, r.id {direction}
 LIMIT :limit;
 

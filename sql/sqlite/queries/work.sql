@@ -149,7 +149,7 @@ RETURNING id;
 -- name: complete_jobs
 -- params: worker, items
 -- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
--- for it. Without a token it is completed from outside. The attempt and the continuation are written before the job changes,
+-- for it. Without a token it is completed from outside. Whether jobs wait for its chain is told with it. The attempt and the continuation are written before the job changes,
 -- under the same condition: there is one writer, so nothing can come between.
 INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
 SELECT
@@ -226,7 +226,9 @@ WHERE id = item.job_id
       (status = 'running' AND leased_by = :worker AND lease_token = item.token)
       OR (item.token IS NULL AND status IN ('pending', 'running'))
   )
-RETURNING id, chain_id, continued_to, completed_at;
+RETURNING
+    id, chain_id, continued_to, completed_at,
+    EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = chain_id);
 
 -- name: release_dependants
 -- params: chain_ids
