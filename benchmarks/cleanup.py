@@ -24,10 +24,11 @@ from queuert.worker.claiming import Claimer
 CONCURRENCY = 10
 AT_MOST = 2.0
 """How many times as long a claim may take while a cleanup runs."""
-TURN = 2.0
-LONGEST = 240.0
+WITHOUT, WITH = 2.0, 4.0
+"""Seconds of a turn."""
+LONGEST = 300.0
 """Seconds after which a measurement ends, whatever is left."""
-BACKLOG = 60_000
+BACKLOG = 80_000
 """More than a worker runs in the time of two turns."""
 MORE_TIME = 2.0
 """How many times as long statistics may take with a hundred times as many completed jobs."""
@@ -42,7 +43,7 @@ CLOSED = {"status": "'completed'", "attempt": "1", "last_attempt_at": "at", "com
 ATTEMPTS = """INSERT INTO queuert_job_attempt (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
     SELECT id, 1, completed_by, completed_at, completed_at, completed_at, 'succeeded' FROM queuert_job
     WHERE type_name = 'old'"""
-WAITING = "SELECT count(*) FROM (SELECT 1 FROM queuert_job WHERE type_name = 'load' AND status = 'pending' LIMIT 60000) waiting"
+WAITING = "SELECT count(*) FROM (SELECT 1 FROM queuert_job WHERE type_name = 'load' AND status = 'pending' LIMIT 80000) waiting"
 
 Clean = Callable[[float], int]
 """Cleans up for so many seconds; how many chains are gone."""
@@ -154,9 +155,9 @@ def _race(table: Table, where: str, store: Store, clean: Clean, chains: int) -> 
 
     def with_it() -> None:
         nonlocal gone
-        gone += clean(TURN)
+        gone += clean(WITH)
 
-    turns: list[tuple[Part, Callable[[], object]]] = [(without, lambda: time.sleep(TURN)), (during, with_it)]
+    turns: list[tuple[Part, Callable[[], object]]] = [(without, lambda: time.sleep(WITHOUT)), (during, with_it)]
     with claims.watched():
         _refill(store, watcher)
         with store.app.worker(concurrency=CONCURRENCY):

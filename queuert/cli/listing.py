@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from queuert import Chain, Job, Page, Queuert, Status
 from queuert.cli.exits import OK, UsageError
@@ -13,8 +13,6 @@ from queuert.cli.output import Cell, Content, Output, one_line, status_cell
 from queuert.cli.parser import add_command, names, positive
 from queuert.cli.values import as_json, moment, when
 from queuert.reading import MAX_LIMIT
-
-Record = TypeVar("Record", Job, Chain)
 
 ERROR_WIDTH: Final = 60
 STATUS_HELP: Final = f"only in these states: {', '.join(status.value for status in Status)}"

@@ -14,7 +14,15 @@ from queuert.model import Status
 
 pytestmark = pytest.mark.conformance
 
-EVERYTHING = {"types": None, "statuses": None, "job_ids": None, "chain_ids": None, "since": None, "until": None}
+EVERYTHING = {
+    "types": None,
+    "statuses": None,
+    "job_ids": None,
+    "chain_ids": None,
+    "since": None,
+    "until": None,
+    "error_codes": None,
+}
 SAME = "2020-05-05T05:05:05.050505Z"
 
 

@@ -83,6 +83,7 @@ def listing(what: str, order: str, *, types: Any, statuses: Any, deep: bool) -> 
     filters = {
         "types": json.dumps(TYPES if types is None else types),
         "statuses": json.dumps(STATUSES if statuses is None else statuses),
+        "error_codes": None,
         "since": None,
         "until": None,
         "limit": PAGE,
@@ -124,7 +125,16 @@ def listings() -> dict[str, Operation]:
 def named(what: str) -> Operation:
     ids = json.dumps([job_id(DONE + 7 * n) for n in range(200)])
     roots = json.dumps([job_id(HEAD + 7 * n) for n in range(200)])
-    filters = {"types": None, "statuses": None, "since": None, "until": None, "at": None, "id": None, "limit": PAGE}
+    filters = {
+        "types": None,
+        "statuses": None,
+        "error_codes": None,
+        "since": None,
+        "until": None,
+        "at": None,
+        "id": None,
+        "limit": PAGE,
+    }
     if what == "jobs":
         return lambda store, session: store.repository.list_jobs_named(
             session, "desc", **filters, chain_types=None, job_ids=ids, chain_ids=roots

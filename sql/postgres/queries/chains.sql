@@ -183,11 +183,20 @@ SELECT retried.id, retried.type_name, retried.status FROM retried;
 
 -- name: missing_blockers
 -- params: ids
--- Which of these jobs had a blocker that has been deleted.
+-- Which of these jobs had a blocker that has been deleted. The others' are locked, as they are when a job is created: somebody
+-- may be about to delete one. One that was deleted while this waited for it is not among those that are locked.
+WITH held AS MATERIALIZED (
+    SELECT b.job_id
+    FROM {job_blocker} b
+    JOIN {job} r ON r.id = b.blocked_by_chain_id
+    WHERE b.job_id = ANY (ARRAY(SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id)))
+    ORDER BY r.id
+    FOR KEY SHARE OF r
+)
 SELECT j.id
 FROM {job} j
 WHERE j.id IN (SELECT i.id::{id_type} FROM json_array_elements_text(:ids::json) AS i (id))
-  AND j.blocker_count > (SELECT count(*) FROM {job_blocker} b WHERE b.job_id = j.id);
+  AND j.blocker_count > (SELECT count(*) FROM held WHERE held.job_id = j.id);
 
 -- name: trigger_jobs
 -- params: ids, actor
