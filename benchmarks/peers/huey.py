@@ -25,7 +25,7 @@ class NormalStorage(SqliteStorage):  # type: ignore[misc]
 class Huey(Peer):
     name = "huey"
     settings = "SqliteHuey(fsync=True, results=False), threads, max_delay=0.1"
-    jobs = 5_000
+    jobs = 4_000
     storage: type[SqliteStorage] = SqliteStorage
 
     def __init__(self, url: str) -> None:

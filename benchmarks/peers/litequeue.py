@@ -18,7 +18,7 @@ IDLE_SECONDS = 0.01
 class LiteQueue(Peer):
     name = "litequeue"
     settings = "synchronous=FULL, a loop in one thread"
-    jobs = 5_000
+    jobs = 2_000
     synchronous = "FULL"
 
     def __init__(self, url: str) -> None:

@@ -58,8 +58,8 @@ def chains(context: Context) -> Iterator[Table]:
 
 
 def _measure(context: Context, stores: dict[str, Store], title: str, types: Sequence[str]) -> Table:
-    chains_count = context.options.size(1_000, 100, 20)
-    fans = context.options.size(50, 5, 1)
+    chains_count = context.options.size(600, 100, 20)
+    fans = context.options.size(30, 5, 1)
 
     def fill(app: Queuert) -> None:
         if types is STEPS:
@@ -77,7 +77,7 @@ def _measure(context: Context, stores: dict[str, Store], title: str, types: Sequ
         ],
         rounds=context.options.rounds,
         turns=1,
-        warm_up=context.options.size(1, 1, 0),
+        warm_up=0,
     )
     jobs = chains_count * LENGTH if types is STEPS else fans * (FAN + 1)
     return context.compare(title, stores[OURS].dialect, result, [], [f"{jobs:,} jobs a run."])

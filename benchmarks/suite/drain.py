@@ -31,7 +31,7 @@ def drain(context: Context) -> Iterator[Table]:
 
 
 def plain(context: Context, stores: dict[str, Store], peers: Sequence[Peer], notes: Sequence[str]) -> Table:
-    jobs, dialect = context.options.size(20_000, 2_000, 200), stores[OURS].dialect
+    jobs, dialect = context.options.size(10_000, 2_000, 200), stores[OURS].dialect
     progress(f"drain, plain handlers, {dialect}")
     runs = Runs(stores[OURS], jobs)
     result = race(
@@ -42,7 +42,7 @@ def plain(context: Context, stores: dict[str, Store], peers: Sequence[Peer], not
         ],
         rounds=context.options.rounds,
         turns=1,
-        warm_up=context.options.size(1, 1, 0),
+        warm_up=0,
     )
     context.against(dialect, "drain", result, ["bare", "pgqueuer", "procrastinate", "huey"])
     note = f"Up to {jobs:,} jobs a run, {CONCURRENCY} slots. The bare driver claims 100 and completes 100 on one connection."
@@ -50,7 +50,7 @@ def plain(context: Context, stores: dict[str, Store], peers: Sequence[Peer], not
 
 
 def writing(context: Context, stores: dict[str, Store]) -> Table:
-    jobs, dialect = context.options.size(4_000, 500, 100), stores[OURS].dialect
+    jobs, dialect = context.options.size(3_000, 500, 100), stores[OURS].dialect
     progress(f"drain, a write inside complete(), {dialect}")
     runs = Runs(stores[OURS], jobs)
     result = race(
@@ -60,7 +60,7 @@ def writing(context: Context, stores: dict[str, Store]) -> Table:
         ],
         rounds=context.options.rounds,
         turns=1,
-        warm_up=context.options.size(1, 1, 0),
+        warm_up=0,
     )
     context.against(dialect, "writing", result, ["bare"])
     note = f"{jobs:,} jobs a run. The bare driver has {CONCURRENCY} threads, each job in a transaction of its own."

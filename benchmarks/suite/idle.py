@@ -10,11 +10,11 @@ from benchmarks.drain import CONCURRENCY
 from benchmarks.harness import Table, progress
 from benchmarks.suite.context import OURS, Context
 from benchmarks.suite.lines import NAMES
-from benchmarks.suite.serving import Served, served
+from benchmarks.suite.serving import Served, served, wait_for
 
 
 def idle(context: Context) -> Iterator[Table]:
-    seconds = context.options.size(20, 5, 1)
+    seconds = context.options.size(15, 5, 1)
     for dialect in context.options.databases:
         progress(f"idle for {seconds} seconds, {dialect}")
         table = Table(f"A worker with {CONCURRENCY} slots and nothing to do, {NAMES[dialect]}", ("contender", "% of a core"))
@@ -25,10 +25,8 @@ def idle(context: Context) -> Iterator[Table]:
             running[OURS] = stack.enter_context(served(None, store.url, CONCURRENCY))
             for peer in classes:
                 url = stack.enter_context(context.stores.database(dialect))
-                try:
-                    running[peer.name] = stack.enter_context(served(peer, url, CONCURRENCY))
-                except RuntimeError as error:
-                    notes.append(f"{peer.name} failed: {error}")
+                running[peer.name] = stack.enter_context(served(peer, url, CONCURRENCY))
+            wait_for(running, notes)
             time.sleep(seconds)
             for name, worker in running.items():
                 used = 100 * worker.stop()

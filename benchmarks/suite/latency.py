@@ -15,7 +15,7 @@ from benchmarks.latency import PERCENTS, Sample, milliseconds, results, table_of
 from benchmarks.suite.chart import Chart
 from benchmarks.suite.context import OURS, Context
 from benchmarks.suite.lines import NAMES
-from benchmarks.suite.serving import Served, served
+from benchmarks.suite.serving import Served, served, wait_for
 from queuert import Queuert
 
 PAUSE = (0.01, 0.04)
@@ -26,7 +26,7 @@ SLOTS = 2
 def latency(context: Context) -> Iterator[Table]:
     for dialect in context.options.databases:
         with context.stores.open(dialect) as store:
-            found = list(results(store, context.options.size(200, 40, 5)))
+            found = list(results(store, context.options.size(100, 25, 5)))
         told = [result for result in found if dialect == "postgres" or not result.across]
         context.findings.add(dialect, "latency/bare", max(result.times(dialect) for result in told))
         if dialect == "sqlite":
@@ -51,10 +51,8 @@ def against_peers(context: Context, dialect: str) -> Table:
             opened = peer(url)
             stack.callback(opened.close)
             commits[peer.name] = lambda opened=opened: opened.enqueue_timed(PAYLOAD)  # type: ignore[misc]
-            try:
-                workers[peer.name] = stack.enter_context(served(peer, url, SLOTS))
-            except RuntimeError as error:
-                notes.append(f"{peer.name} failed: {error}")
+            workers[peer.name] = stack.enter_context(served(peer, url, SLOTS))
+        wait_for(workers, notes)
         samples = _sample(commits, workers, context.options.size(100, 20, 3), notes)
     return _table(context, dialect, samples, notes)
 

@@ -22,8 +22,14 @@ class Served:
     starts: Any
     """A queue of the times at which handlers started."""
     _spent: Any
+    _ready: Any
     _stop: Any
     _process: Any
+
+    def wait(self) -> None:
+        """Until it is ready."""
+        if not self._ready.wait(30):
+            raise RuntimeError("The worker's process did not start.")
 
     def start(self, timeout: float = 10) -> float:
         """When the next handler started."""
@@ -68,18 +74,26 @@ def _worker(peer: tuple[str, str] | None, url: str, slots: int, starts: Any) -> 
 
 @contextmanager
 def served(peer: type[Peer] | None, url: str, slots: int) -> Iterator[Served]:
-    """A worker of this peer, or of the library."""
+    """A worker of this peer, or of the library; it may take a moment until it is ready."""
     spawn = multiprocessing.get_context("spawn")
     starts, spent, ready, stop = spawn.SimpleQueue(), spawn.SimpleQueue(), spawn.Event(), spawn.Event()
     which = None if peer is None else (peer.__module__, peer.__name__)
     process = spawn.Process(target=serve, args=(which, url, slots, starts, spent, ready, stop), daemon=True)
     process.start()
     try:
-        if not ready.wait(30):
-            raise RuntimeError("The worker's process did not start.")
-        yield Served(starts, spent, stop, process)
+        yield Served(starts, spent, ready, stop, process)
     finally:
         stop.set()
         process.join(30)
         if process.is_alive():
             process.terminate()
+
+
+def wait_for(workers: dict[str, Served], notes: list[str]) -> None:
+    """Until all are ready; those that do not come are taken out, and it is noted."""
+    for name in list(workers):
+        try:
+            workers[name].wait()
+        except RuntimeError as error:
+            notes.append(f"{name} failed: {error}")
+            del workers[name]
