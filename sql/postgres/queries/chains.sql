@@ -2,25 +2,23 @@
 -- params: ids
 -- Jobs by id.
 SELECT {j_columns}
-FROM json_array_elements_text(:ids::json) AS i (id)
+FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
 JOIN {job} j ON j.id = i.id::{id_type};
 
 -- name: get_chains
 -- params: ids
 -- Chains by id, each read through its first job and its tail.
 SELECT {chain_columns}
-FROM json_array_elements_text(:ids::json) AS i (id)
-JOIN {job} r ON r.id = i.id::{id_type} AND r.chain_id = r.id
-JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1);
+FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
+CROSS JOIN LATERAL (SELECT j.* FROM {job} j WHERE j.id = i.id::{id_type} OFFSET 0) r
+CROSS JOIN LATERAL (SELECT l.* FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1) t
+WHERE r.chain_id = r.id;
 
 -- name: lock_jobs
 -- params: ids
 -- Lock jobs in id order, waiting for whoever holds them.
 SELECT j.id
-FROM (
-    SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
-    LIMIT (SELECT 1000000)
-) i
+FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
 JOIN {job} j ON j.id = i.id::{id_type}
 ORDER BY j.id
 FOR NO KEY UPDATE OF j;
@@ -29,10 +27,7 @@ FOR NO KEY UPDATE OF j;
 -- params: ids
 -- The same without waiting: what somebody else has locked is left out.
 SELECT j.id
-FROM (
-    SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
-    LIMIT (SELECT 1000000)
-) i
+FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
 JOIN {job} j ON j.id = i.id::{id_type}
 ORDER BY j.id
 FOR NO KEY UPDATE OF j SKIP LOCKED;
@@ -41,18 +36,19 @@ FOR NO KEY UPDATE OF j SKIP LOCKED;
 -- params: ids
 -- The tails of chains.
 SELECT {j_columns}
-FROM json_array_elements_text(:ids::json) AS i (id)
-JOIN {job} r ON r.id = i.id::{id_type} AND r.chain_id = r.id
-JOIN {job} j ON j.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1);
+FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
+CROSS JOIN LATERAL (SELECT j.* FROM {job} j WHERE j.id = i.id::{id_type} OFFSET 0) r
+CROSS JOIN LATERAL (SELECT l.* FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1) j
+WHERE r.chain_id = r.id;
 
 -- name: get_blockers
 -- params: ids
 -- The chains that jobs were given as blockers, in the order given.
 SELECT b.job_id, {chain_columns}
-FROM json_array_elements_text(:ids::json) AS i (id)
+FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
 JOIN {job_blocker} b ON b.job_id = i.id::{id_type}
 JOIN {job} r ON r.id = b.blocked_by_chain_id
-JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1)
+CROSS JOIN LATERAL (SELECT l.* FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1) t
 ORDER BY b.job_id, b.index;
 
 -- name: waiting_chains
@@ -62,7 +58,7 @@ WITH RECURSIVE reached (chain_id) AS (
     SELECT i.id::{id_type} FROM unnest(ARRAY(SELECT json_array_elements_text(:ids::json))) AS i (id)
     UNION
     SELECT waiting.chain_id
-    FROM (SELECT reached.chain_id FROM reached LIMIT (SELECT 1000000)) r
+    FROM (SELECT reached.chain_id FROM reached {few}) r
     CROSS JOIN LATERAL (
         SELECT t.status FROM {job} t WHERE t.chain_id = r.chain_id ORDER BY t.chain_index DESC LIMIT 1
     ) tail
@@ -90,7 +86,7 @@ WITH RECURSIVE reached (chain_id) AS (
     SELECT i.id::{id_type} FROM unnest(ARRAY(SELECT json_array_elements_text(:ids::json))) AS i (id)
     UNION
     SELECT b.blocked_by_chain_id
-    FROM (SELECT reached.chain_id FROM reached LIMIT (SELECT 1000000)) r
+    FROM (SELECT reached.chain_id FROM reached {few}) r
     JOIN {job} j ON j.chain_id = r.chain_id
     JOIN {job_blocker} b ON b.job_id = j.id
 )
@@ -103,7 +99,7 @@ WITH RECURSIVE reached (chain_id) AS (
     SELECT i.id::{id_type} FROM unnest(ARRAY(SELECT json_array_elements_text(:ids::json))) AS i (id)
     UNION
     SELECT linked.chain_id
-    FROM (SELECT reached.chain_id FROM reached LIMIT (SELECT 1000000)) r
+    FROM (SELECT reached.chain_id FROM reached {few}) r
     CROSS JOIN LATERAL (
         SELECT b.blocked_by_chain_id AS chain_id
         FROM {job} j

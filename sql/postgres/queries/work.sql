@@ -1,6 +1,6 @@
--- Lists come as JSON. The planner takes each for 100 rows and would, as long as the tables are small, rather read all of a table
--- than look up so many; and keeps to that plan while they grow. Two limits that it cannot see divide by ten twice: it expects one
--- row, and looks up each by its key.
+-- Lists come as JSON. The planner takes each for 100 rows. As long as the tables are small it would rather read a whole table
+-- than look up so many, and it keeps to that plan while they grow. `few` is a limit that it cannot see, so that it expects
+-- a tenth of the rows; after two of them it expects one, and looks up each by its key.
 
 -- name: claim_jobs
 -- params: worker, token, types, levels, suspect, held, window, limit
@@ -19,7 +19,7 @@ WITH RECURSIVE fast AS MATERIALIZED (
 type AS MATERIALIZED (
     SELECT t.name, t.lease
     FROM json_to_recordset(:types::json) AS t (name text, lease double precision)
-    LIMIT (SELECT 1000000)
+    {few}
 ),
 found (type_name, priority) AS (
     SELECT type.name, top.priority
@@ -45,7 +45,7 @@ found (type_name, priority) AS (
 ),
 level AS (
     SELECT found.type_name, found.priority, '-infinity'::timestamptz AS since, type.lease
-    FROM (SELECT * FROM found LIMIT (SELECT 1000000)) found
+    FROM (SELECT * FROM found {few}) found
     JOIN type ON type.name = found.type_name
     UNION ALL
     (
@@ -53,7 +53,7 @@ level AS (
         FROM json_to_recordset(:levels::json) AS l (
             type_name text, priority integer, since timestamptz, lease double precision
         )
-        LIMIT (SELECT 1000000)
+        {few}
     )
 ),
 candidate AS MATERIALIZED (
@@ -154,9 +154,9 @@ item AS MATERIALIZED (
     FROM (
         SELECT *
         FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint, lease double precision)
-        LIMIT (SELECT 1000000)
+        {few}
     ) i
-    LIMIT (SELECT 1000000)
+    {few}
 ),
 held AS MATERIALIZED (
     SELECT j.id, item.lease
@@ -177,10 +177,7 @@ RETURNING j.id;
 -- params: ids
 -- Who holds these jobs now, and in what state they are.
 SELECT j.id, j.status, j.leased_by, j.lease_token
-FROM (
-    SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
-    LIMIT (SELECT 1000000)
-) i
+FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
 JOIN {job} j ON j.id = i.id::{id_type};
 
 -- name: lock_closing
@@ -188,10 +185,7 @@ JOIN {job} j ON j.id = i.id::{id_type};
 -- Lock jobs that are about to close a chain, and the first jobs of those chains, in id order. Whoever is naming such a
 -- chain as a blocker at this moment is waited for; the next statement sees the outcome, unless the snapshot is fixed.
 SELECT j.id, current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-FROM (
-    SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
-    LIMIT (SELECT 1000000)
-) i
+FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
 JOIN {job} j ON j.id = i.id::{id_type}
 ORDER BY j.id
 FOR UPDATE OF j;
@@ -199,14 +193,10 @@ FOR UPDATE OF j;
 -- name: lock_closing_now
 -- params: ids
 -- The same without waiting: what somebody else has locked is left out, and so is a chain that somebody's locked job waits
--- for, since counting down in that job would wait. OFFSET 0 and the array keep the planner to the indexes, see
--- release_dependants.
+-- for, since counting down in that job would wait.
 WITH free AS MATERIALIZED (
     SELECT j.id
-    FROM (
-        SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) LIMIT (SELECT 1000000)) i
-        LIMIT (SELECT 1000000)
-    ) i
+    FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
     JOIN {job} j ON j.id = i.id::{id_type}
     ORDER BY j.id
     FOR UPDATE OF j SKIP LOCKED
@@ -215,13 +205,14 @@ waiting AS MATERIALIZED (
     SELECT free.id AS chain_id, b.job_id
     FROM free
     CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = free.id OFFSET 0) b
+    {few}
 ),
 ready AS MATERIALIZED (
     SELECT j.id
-    FROM {job} j
-    WHERE j.id = ANY (ARRAY(SELECT waiting.job_id FROM waiting))
+    FROM waiting
+    JOIN {job} j ON j.id = waiting.job_id
     ORDER BY j.id
-    FOR NO KEY UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 SELECT free.id
 FROM free
@@ -230,7 +221,8 @@ WHERE free.id NOT IN (SELECT waiting.chain_id FROM waiting WHERE waiting.job_id 
 -- name: complete_jobs
 -- params: worker, items
 -- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
--- for it. Without a token it is completed from outside, by whoever has locked it. Whether jobs wait for its chain is told with it.
+-- for it. Without a token it is completed from outside, by whoever has locked it. The last column tells whether jobs wait
+-- for its chain.
 WITH item AS MATERIALIZED (
     SELECT *
     FROM (
@@ -240,9 +232,9 @@ WITH item AS MATERIALIZED (
             next_id {id_type}, next_type text, next_input text, next_priority integer, next_at timestamptz,
             next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text
     )
-        LIMIT (SELECT 1000000)
+        {few}
     ) i
-    LIMIT (SELECT 1000000)
+    {few}
 ),
 done AS (
     UPDATE {job} j
@@ -301,32 +293,32 @@ FROM done;
 -- name: release_dependants
 -- params: chain_ids
 -- Chains have completed: count them down in the jobs that wait for them, and free the jobs that wait for nothing more.
--- OFFSET 0 makes the planner look up each chain, and an array is taken for 10 entries.
 WITH waiting AS MATERIALIZED (
     SELECT b.job_id, count(*) AS n
-    FROM json_array_elements_text(:chain_ids::json) AS c (id)
+    FROM (SELECT c.id FROM (SELECT c.id FROM json_array_elements_text(:chain_ids::json) AS c (id) {few}) c {few}) c
     CROSS JOIN LATERAL (
         SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = c.id::{id_type} OFFSET 0
     ) b
     GROUP BY b.job_id
+    {few}
 ),
 locked AS MATERIALIZED (
-    SELECT j.id
-    FROM {job} j
-    WHERE j.id = ANY (ARRAY(SELECT waiting.job_id FROM waiting))
+    SELECT j.id, waiting.n
+    FROM waiting
+    JOIN {job} j ON j.id = waiting.job_id
     ORDER BY j.id
-    FOR NO KEY UPDATE
+    FOR NO KEY UPDATE OF j
 ),
 counted AS (
     UPDATE {job} j
-    SET open_blockers = j.open_blockers - waiting.n,
-        status = CASE WHEN j.status = 'blocked' AND j.open_blockers <= waiting.n THEN 'pending' ELSE j.status END,
+    SET open_blockers = j.open_blockers - locked.n,
+        status = CASE WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN 'pending' ELSE j.status END,
         scheduled_at = CASE
-            WHEN j.status = 'blocked' AND j.open_blockers <= waiting.n THEN greatest(j.scheduled_at, {now})
+            WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN greatest(j.scheduled_at, {now})
             ELSE j.scheduled_at
         END
-    FROM waiting
-    WHERE j.id = ANY (ARRAY(SELECT locked.id FROM locked)) AND j.id = waiting.job_id
+    FROM locked
+    WHERE j.id = locked.id
     RETURNING j.id, j.type_name, j.status
 ),
 event AS (
@@ -346,9 +338,9 @@ WITH item AS MATERIALIZED (
             id {id_type}, worker text, token bigint, status text, outcome text, code text, detail text, error text,
             at timestamptz, after double precision, forgive integer, waited double precision
     )
-        LIMIT (SELECT 1000000)
+        {few}
     ) i
-    LIMIT (SELECT 1000000)
+    {few}
 ),
 locked AS MATERIALIZED (
     SELECT j.id
@@ -401,9 +393,9 @@ SELECT ended.id, ended.chain_id, ended.type_name, ended.status, ended.scheduled_
 WITH item AS MATERIALIZED (
     SELECT *
     FROM (
-        SELECT * FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint) LIMIT (SELECT 1000000)
+        SELECT * FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint) {few}
     ) i
-    LIMIT (SELECT 1000000)
+    {few}
 ),
 locked AS MATERIALIZED (
     SELECT j.id
