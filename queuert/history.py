@@ -86,32 +86,36 @@ class History:
         # One more than the limit tells "exactly so many" from "more than that".
         beyond = None if limit is None else limit + 1
         statuses = [status.value for status in Status]
+
+        def up_to_limit(number: int) -> int:
+            return number if limit is None else min(number, limit)
+
         by_type: dict[str, dict[str, int]] = {}
         totals: Counter[Status] = Counter()
         for type_name, status, number in repository.count_jobs(session, types, statuses, beyond):
             totals[status] += number
             if number:
-                by_type.setdefault(type_name, {})[status] = number if limit is None else min(number, limit)
+                by_type.setdefault(type_name, {})[status] = up_to_limit(number)
         attempts: Counter[int] = Counter()
         by_attempt: dict[str, dict[int, int]] = {}
         tried = [status.value for status in TRIED]
         for type_name, attempt, number in repository.count_attempts(session, types, tried, limit):
             attempts[attempt] += number
-            by_attempt.setdefault(type_name, {})[attempt] = number
+            by_attempt.setdefault(type_name, {})[attempt] = up_to_limit(number)
         errors = repository.count_errors(session, types, limit)
         running = repository.longest_running(session, types, LONGEST_RUNNING)
         due = repository.next_due(session, types)
         return Stats(
-            by_status={status: totals[status] if limit is None else min(totals[status], limit) for status in Status},
+            by_status={status: up_to_limit(totals[status]) for status in Status},
             by_type=by_type,
             oldest_running=running[0] if running else None,
             longest_running=running,
             oldest_ready_seconds=-due if due is not None and due <= 0 else None,
-            attempts=dict(sorted(attempts.items())),
+            attempts={number: up_to_limit(attempts[number]) for number in sorted(attempts)},
             attempts_by_type={name: dict(sorted(counts.items())) for name, counts in sorted(by_attempt.items())},
-            error_codes=[(code, number) for code, number, _ in errors],
+            error_codes=[(code, up_to_limit(number)) for code, number, _ in errors],
             error_examples={code: example for code, _, example in errors},
-            stranded=repository.count_stranded(session, types, limit),
+            stranded=up_to_limit(repository.count_stranded(session, types, limit)),
             capped=set() if limit is None else {status for status in Status if totals[status] > limit},
         )
 

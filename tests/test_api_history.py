@@ -133,6 +133,26 @@ def test_the_timeline_of_a_trigger_and_a_completion_from_outside(app: Queuert) -
     assert app.timeline(chain.id)[-1].actor is None
 
 
+def test_the_timeline_says_who_did_it(app: Queuert) -> None:
+    app.declare("work")
+    chain = app.start_chain("work", after=3600)
+    app.trigger_job(chain.id, actor="alice")
+    app.cancel_chain(chain.id, actor="bob")
+    app.retry_chain(chain.id, actor="carol")
+    acts = [(entry.event, entry.actor) for entry in app.timeline(chain.id)][1:]
+    assert acts == [("TRIGGERED", "alice"), ("CANCELLED", "bob"), ("RETRIED", "carol")]
+
+
+@pytest.mark.parametrize(("actor", "error"), [("", ValueError), ("x" * 201, ValueError), ("a\0b", ValueError), (7, TypeError)])
+def test_an_actor_is_a_short_name(app: Queuert, actor: Any, error: type[Exception]) -> None:
+    app.declare("work")
+    chain = app.start_chain("work", after=3600)
+    for act in (app.trigger_job, app.cancel_chain, app.retry_chain, app.delete_chain):
+        with pytest.raises(error):
+            act(chain.id, actor=actor)
+    assert [entry.event for entry in app.timeline(chain.id)] == ["ENQUEUED"]
+
+
 def test_with_only_failures_kept_the_timeline_takes_the_success_from_the_job(target: str) -> None:
     with Queuert(target, history="failures") as app:
         app.migrate()
@@ -263,9 +283,12 @@ def test_counts_stop_at_a_limit_and_say_so(app: Queuert) -> None:
     assert capped.by_status["pending"] == 3
     assert capped.by_status["cancelled"] == 1
     assert capped.by_type["a"]["pending"] == 3
+    assert capped.attempts == {0: 3}
+    assert capped.attempts_by_type == {"a": {0: 3}, "b": {0: 3}}
     assert capped.capped == {"pending"}
     everything = app.stats(count_limit=None)
     assert everything.by_status["pending"] == 10
+    assert everything.attempts == {0: 10}
     assert everything.capped == set()
     for bad, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError), ("10", TypeError)):
         with pytest.raises(error):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queuert import Backoff, Queuert, RunningJob
+from queuert import Backoff, NewChain, Queuert, RunningJob
 from queuert.cli import main
 
 
@@ -314,6 +314,44 @@ def test_a_page_of_an_error_code_goes_on_too(shop: Shop, run: Run) -> None:
             cursor = ["--cursor", page["next_cursor"]]
         assert len(seen) == len(set(seen)) == 5
         assert pages >= 3
+
+
+MANY = 5_000
+
+
+def many_failed(app: Queuert) -> None:
+    """Thousands of failed jobs, every hundredth with another code, among as many completed ones."""
+    for status in ("failed", "completed"):
+        for _ in range(MANY // 1_000):
+            app.start_chains([NewChain("mail", {"order": number}) for number in range(1_000)])
+        with app.transaction() as tx:
+            tx.execute(
+                f"UPDATE queuert_job SET status = '{status}', completed_at = created_at, error_code = "
+                f"CASE '{status}' WHEN 'failed' THEN 'TIMEOUT:GATEWAY' END WHERE status = 'pending' AND type_name = 'mail'"
+            )
+    rare = [job.id for job in app.list_jobs(statuses=["failed"], types=["mail"], limit=1_000).items[::20]]
+    with app.transaction() as tx:
+        named = ", ".join(f"'{job_id}'" for job_id in rare)
+        tx.execute(f"UPDATE queuert_job SET error_code = 'DEPENDENCY:DB_LOCKED' WHERE id IN ({named})")
+
+
+def test_an_error_code_chooses_among_very_many(shop: Shop, run: Run) -> None:
+    many_failed(shop.app)
+    total = shop.app.stats(types=["mail"]).by_status["failed"]
+    asked = run("jobs", "--url", shop.url, "--error-code", "DEPENDENCY:DB_LOCKED", "--limit", "100", "--json").json
+    assert len(asked["items"]) == 50
+    assert asked["next_cursor"] is None
+    assert {job["error_code"] for job in asked["items"]} == {"DEPENDENCY:DB_LOCKED"}
+    category = run("chains", "--url", shop.url, "--error-code", "DEPENDENCY:", "--json", "--limit", "1000").json["items"]
+    assert {chain["id"] for chain in category} == {job["chain_id"] for job in asked["items"]}
+    assert run("jobs", "--url", shop.url, "--error-code", "NO:SUCH", "--json").json["items"] == []
+    rest = total - 50
+    would = run("retry", "--url", shop.url, "--error-code", "TIMEOUT:", "--dry-run", "--json").json["would"]
+    assert len(set(would)) == rest
+    retried = run("retry", "--url", shop.url, "--error-code", "TIMEOUT:GATEWAY", "--yes", "--json")
+    assert (retried.code, len(retried.json["ids"]), retried.json["skipped"]) == (0, rest, {})
+    after = shop.app.stats(types=["mail"])
+    assert (after.by_status["failed"], after.by_status["pending"]) == (50, rest)
 
 
 def test_chains_are_listed_and_filtered(shop: Shop, run: Run) -> None:

@@ -122,12 +122,13 @@ def test_a_duplicate_is_not_started(app: Queuert, log: pytest.LogCaptureFixture)
 def test_acts_of_operators_are_told(app: Queuert, log: pytest.LogCaptureFixture) -> None:
     app.declare("work")
     chain = app.start_chain("work", SECRET, after=3600)
-    app.trigger_job(chain.id)
-    app.cancel_chain(chain.id)
+    app.trigger_job(chain.id, actor="alice")
+    app.cancel_chain(chain.id, actor="bob")
     app.retry_chain(chain.id)
     app.cancel_chain(chain.id)
-    app.delete_chain(chain.id)
+    app.delete_chain(chain.id, actor="carol")
     acts = of_jobs(log)[1:]
+    assert [act["actor"] for act in acts] == ["alice", "bob", None, None, "carol"]
     assert [act["event"] for act in acts] == ["triggered", "cancelled", "retried", "cancelled", "deleted"]
     assert all(act["ids"] == [chain.id] and act["levelname"] == "INFO" for act in acts)
 

@@ -32,6 +32,12 @@ def app(app: Queuert) -> Queuert:
     return app
 
 
+@pytest.fixture(autouse=True)
+def _whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr("queuert.retention.LONG", 60.0)
+
+
 def execute(app: Queuert, sql: str, *params: object) -> list[Any]:
     with app.transaction() as tx:
         done = tx.execute(sql.replace("?", "%s") if is_postgres(app) else sql, params)
@@ -198,25 +204,18 @@ def test_jobs_run_while_much_is_deleted(app: Queuert) -> None:
 def test_a_chain_named_as_blocker_at_the_last_moment_stays(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     many_old(app, 2)
     first, second = app.list_chains()
-    repository = app._engine.repository
-    expired = repository.expired_chains
+    delete = app._cleaner._delete
     waiting: list[Any] = []
 
-    def and_then(*arguments: Any, **options: Any) -> Any:
-        found = expired(*arguments, **options)
-        if found and not waiting:
-            waiting.append(None)
-            thread = threading.Thread(target=lambda: waiting.append(app.start_chain("work", blockers=[first])))
-            thread.start()
-            thread.join(10)
-        return found
+    def first_name_it(*arguments: Any) -> Any:
+        waiting.append(app.start_chain("work", blockers=[first]))
+        return delete(*arguments)
 
-    monkeypatch.setattr(repository, "expired_chains", and_then)
+    monkeypatch.setattr(app._cleaner, "_delete", first_name_it)
     run(app)
-    assert len(waiting) == 2
     assert app.get_chain(first.id) is not None
     assert app.get_chain(second.id) is None
-    assert [chain.id for chain in app.get_job_blockers(waiting[1].id)] == [first.id]
+    assert [chain.id for chain in app.get_job_blockers(waiting[0].id)] == [first.id]
 
 
 def test_on_a_file_the_space_is_given_back(sqlite_path: Path) -> None:

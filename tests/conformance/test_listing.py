@@ -166,6 +166,29 @@ def test_since_is_inclusive_and_until_exclusive(store: Store, named: bool) -> No
     assert flat(pages(chains, store, **window, limit=1)) == [chain.id for chain in created[1:3]]
 
 
+def test_error_codes_choose_what_carries_one_or_one_of_its_category(store: Store) -> None:
+    codes = ["TIMEOUT:A", "TIMEOUT:B", "TIMEOUTS:A", None]
+    created = [store.start("a") for _ in codes]
+    for chain, code in zip(created, codes, strict=True):
+        store.sql("UPDATE {job} SET error_code = :code, status = 'failed' WHERE id = :id", code=code, id=chain.id)
+    ids = [chain.id for chain in created]
+    for wanted, found in (
+        (["TIMEOUT:A"], ids[:1]),
+        (["TIMEOUT:"], ids[:2]),
+        (["TIMEOUT:B", "TIMEOUTS:"], ids[1:3]),
+        (["TIME"], []),
+    ):
+        for named in ({}, {"chain_ids": ids}):
+            for listing in (jobs, chains):
+                assert flat(pages(listing, store, error_codes=wanted, order="asc", limit=1, **named)) == found
+    assert jobs(store, error_codes=[]).items == []
+    assert jobs(store, error_codes=["TIMEOUT:A"], statuses=["pending"]).items == []
+    for listing in (jobs, chains):
+        for bad in ("TIMEOUT:A", [7]):
+            with pytest.raises(TypeError):
+                listing(store, error_codes=bad)
+
+
 def test_root_only_leaves_out_chains_that_were_ever_blockers(store: Store) -> None:
     blocker, free = store.start("b"), store.start("b")
     waiting = store.start("a", blockers=[blocker])
