@@ -60,8 +60,7 @@ def run(parts: Sequence[Part], options: Options, out: Path, memory_in_full: bool
             with bar.part(part):
                 try:
                     for table in part.run(context):
-                        bar.clear()
-                        print(table.text(), flush=True)
+                        bar.print(table.text())
                         tables.append(table)
                 except Exception:
                     traceback.print_exc()
@@ -71,7 +70,7 @@ def run(parts: Sequence[Part], options: Options, out: Path, memory_in_full: bool
         lines.notes.append("Sizes were small: growth, memory and the snapshot say little, and start-up counts for much.")
     if failed:
         lines.notes.append(f"Not measured, because something failed: {', '.join(failed)}.")
-    print(lines.text())
+    bar.print(lines.text())
     minutes, seconds = divmod(round(time.monotonic() - begun), 60)
     about.append(f"Measured in {minutes} minutes and {seconds} seconds{', quick' if options.quick else ''}.")
     for path in write(out, context, about, [lines, *tables]):

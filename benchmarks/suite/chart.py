@@ -27,7 +27,10 @@ def draw(charts: Sequence[Chart]) -> str:
     for chart in charts:
         parts.append(_chart(chart, top))
         top += chart.height
-    style = "text { font: 13px system-ui, sans-serif; fill: #1e293b } .title { font-weight: 600 } .unit { fill: #64748b }"
+    style = (
+        "text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 13px; fill: #1e293b } "
+        ".title { font-weight: bold } .unit { fill: #64748b; font-weight: normal }"
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top}" viewBox="0 0 {WIDTH} {top}">\n'
         f'<style>{style}</style>\n<rect width="100%" height="100%" fill="#ffffff"/>\n{"".join(parts)}</svg>\n'

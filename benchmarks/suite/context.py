@@ -24,6 +24,8 @@ class Context:
     stores: Stores
     findings: Findings = field(default_factory=Findings)
     charts: list[Chart] = field(default_factory=list)
+    rounds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """The rates of all rounds, by title and contender."""
     memory_in_full: bool = False
 
     def peers(self, dialect: str) -> tuple[list[type[Peer]], list[str]]:
@@ -53,6 +55,7 @@ class Context:
             table.notes.append(f"{name} failed: {why}")
         table.notes += notes
         table.notes += [f"{peer.name}: {peer.settings}." for peer in peers if peer.name in race.rates]
+        self.rounds[title] = race.rates
         self.charts.append(Chart(title, "jobs a second", {name: race.rate(name) for name in race.rates}))
         return table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,43 +15,65 @@ WIDTH = 30
 
 
 class Bar:
-    """On a terminal one line that changes; elsewhere a line for each part."""
+    """On a terminal one line that changes, every second at least; elsewhere a line for each part."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self._total = sum(part.seconds for part in parts)
         self._begun = time.monotonic()
         self._before = 0.0
-        self._part: Part | None = None
-        self._part_begun = self._begun
+        self._text = ""
+        self._lock = threading.Lock()
         self._terminal = sys.stderr.isatty()
 
     @contextmanager
     def part(self, part: Part) -> Iterator[None]:
-        self._part, self._part_begun = part, time.monotonic()
-        show_progress(self.show)
-        if not self._terminal:
-            number = self._parts.index(part) + 1
-            print(f"[{number}/{len(self._parts)}] {part.name}", file=sys.stderr, flush=True)
+        begun, over = time.monotonic(), threading.Event()
+
+        def show(text: str) -> None:
+            self._text = text
+            self._draw(min(time.monotonic() - begun, part.seconds))
+
+        def tick() -> None:
+            while not over.wait(1):
+                self._draw(min(time.monotonic() - begun, part.seconds))
+
+        ticker = threading.Thread(target=tick, name="benchmarks-progress", daemon=True)
+        if self._terminal:
+            ticker.start()
+            show_progress(show)
+        else:
+            show_progress(lambda text: None)
+            self.say(f"[{self._parts.index(part) + 1}/{len(self._parts)}] {part.name}")
         try:
             yield
         finally:
+            over.set()
             show_progress(None)
             self._before += part.seconds
-            self.clear()
-            if not self._terminal:
-                print(f"      {time.monotonic() - self._part_begun:.0f} s", file=sys.stderr, flush=True)
+            if self._terminal:
+                ticker.join()
+            else:
+                self.say(f"      {time.monotonic() - begun:.0f} s")
 
-    def show(self, text: str) -> None:
-        if not self._terminal or self._part is None:
-            return
-        now = time.monotonic()
-        done = (self._before + min(now - self._part_begun, self._part.seconds)) / self._total
+    def print(self, text: str) -> None:
+        """A table, above the bar."""
+        with self._lock:
+            self._clear()
+            print(text, flush=True)
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def _draw(self, elapsed: float) -> None:
+        done = (self._before + elapsed) / self._total
         filled = round(done * WIDTH)
-        minutes, seconds = divmod(round(now - self._begun), 60)
+        minutes, seconds = divmod(round(time.monotonic() - self._begun), 60)
         bar = "█" * filled + "░" * (WIDTH - filled)
-        print(f"\r\033[K{bar} {done:4.0%}  {minutes}:{seconds:02}  {text}", end="", file=sys.stderr, flush=True)
+        with self._lock:
+            self._clear()
+            print(f"{bar} {done:4.0%}  {minutes}:{seconds:02}  {self._text}", end="", file=sys.stderr, flush=True)
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         if self._terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -20,7 +20,8 @@ def write(directory: Path, context: Context, about: Sequence[str], tables: Seque
             {
                 "about": list(about),
                 "lines": context.findings.as_json(),
-                "rates": {chart.title: chart.values for chart in context.charts},
+                "medians": {chart.title: chart.values for chart in context.charts},
+                "rounds": context.rounds,
             },
             indent=2,
             ensure_ascii=False,
