@@ -22,6 +22,10 @@ from queuert import Queuert, Retention, RunningJob
 from queuert.worker.claiming import Claimer
 
 CONCURRENCY = 10
+CHAINS, FEW_CHAINS = 100_000, 10_000
+"""Chains that are deleted, and with --quick."""
+COMPLETED = (10_000, 100_000, 1_000_000)
+"""Completed jobs beside the statistics: the first against the last, with --quick against the second."""
 AT_MOST = 2.0
 """How many times as long a claim may take while a cleanup runs."""
 WITHOUT, WITH = 2.0, 4.0
@@ -31,7 +35,7 @@ LONGEST = 300.0
 BACKLOG = 80_000
 """More than a worker runs in the time of two turns."""
 MORE_TIME = 2.0
-"""How many times as long statistics may take with a hundred times as many completed jobs."""
+"""How many times as long statistics may take with so many more completed jobs."""
 TIMES = 20
 LIVE = 1_000
 """Jobs in each live state."""
@@ -43,7 +47,7 @@ CLOSED = {"status": "'completed'", "attempt": "1", "last_attempt_at": "at", "com
 ATTEMPTS = """INSERT INTO queuert_job_attempt (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
     SELECT id, 1, completed_by, completed_at, completed_at, completed_at, 'succeeded' FROM queuert_job
     WHERE type_name = 'old'"""
-WAITING = "SELECT count(*) FROM (SELECT 1 FROM queuert_job WHERE type_name = 'load' AND status = 'pending' LIMIT 80000) waiting"
+WAITING = "SELECT count(*) FROM queuert_job WHERE type_name = 'load' AND status = 'pending'"
 
 Clean = Callable[[float], int]
 """Cleans up for so many seconds; how many chains are gone."""
@@ -129,7 +133,7 @@ def _clean_when_told(url: str, orders: Any) -> None:
 
 
 def beside_a_cleanup(stores: Stores, dialect: str, options: Options) -> Table:
-    chains = 10_000 if options.quick else 100_000
+    chains = FEW_CHAINS if options.quick else CHAINS
     table = Table(
         f"Claims of a worker at full load while {chains:,} chains are deleted, {dialect} (milliseconds: median, p95)",
         ("cleanup", "without it", "with it", "× median", "× p95", "jobs a second", "deleted a second", "line"),
@@ -196,7 +200,7 @@ def _typed(dialect: str, columns: dict[str, str]) -> dict[str, str]:
 
 def statistics(stores: Stores, dialect: str, options: Options) -> Table:
     """`app.stats()` with live work of the same size beside few and many completed jobs."""
-    sizes = (10_000, 100_000 if options.quick else 1_000_000)
+    sizes = (COMPLETED[0], COMPLETED[1 if options.quick else 2])
     table = Table(
         f"app.stats() beside completed jobs, {dialect} (milliseconds, median of {TIMES})",
         (*(f"{size:,}" for size in sizes), "×", "line"),
