@@ -65,7 +65,7 @@ def run(parts: Sequence[Part], options: Options, out: Path, memory_in_full: bool
                 except Exception:
                     traceback.print_exc()
                     failed.append(part.name)
-    lines = context.findings.table()
+    lines = context.findings.table(whole=len(parts) == len(PARTS))
     if options.quick or options.smoke:
         lines.notes.append("Sizes were small: growth, memory and the snapshot say little, and start-up counts for much.")
     if failed:

@@ -10,7 +10,12 @@ from benchmarks.peers.base import Peer
 
 # Module and class, by database. Modules import what they measure, so each is loaded only when asked for.
 PEERS = {
-    "postgres": [("procrastinate", "Procrastinate"), ("pgqueuer", "PgQueuer"), ("chancy", "Chancy")],
+    "postgres": [
+        ("procrastinate", "Procrastinate"),
+        ("pgqueuer", "PgQueuer"),
+        ("pgqueuer", "PgQueuerTen"),
+        ("chancy", "Chancy"),
+    ],
     "sqlite": [("huey", "Huey"), ("huey", "HueyNormal"), ("litequeue", "LiteQueue"), ("litequeue", "LiteQueueNormal")],
 }
 

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -46,12 +46,14 @@ class Peer(ABC):
     """The settings it runs with, for the reader."""
     jobs: ClassVar[int]
     """How many it drains in a few seconds."""
+    variant: ClassVar[Literal["", "durability", "worker"]] = ""
+    """In what it differs from the class it is a variant of."""
     durable: ClassVar[bool] = True
     """Whether a commit survives a power cut, as those of the library do."""
 
-    @abstractmethod
     def __init__(self, url: str) -> None:
         """Connect and make the tables, unless they are there."""
+        self.url = url
 
     @abstractmethod
     def enqueue_each(self, payloads: Sequence[dict[str, Any]]) -> None:
@@ -88,7 +90,7 @@ class AsyncPeer(Peer):
     """A peer that lives in an event loop: it has one of its own, in a thread."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        super().__init__(url)
         self._loop = self.new_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"{self.name}-loop", daemon=True)
         self._thread.start()

@@ -29,6 +29,7 @@ class Huey(Peer):
     storage: type[SqliteStorage] = SqliteStorage
 
     def __init__(self, url: str) -> None:
+        super().__init__(url)
         path = url.removeprefix("sqlite:///")
         self._huey = huey.Huey(filename=path, fsync=True, results=False, storage_class=self.storage, timeout=10)
 
@@ -73,5 +74,6 @@ class Huey(Peer):
 class HueyNormal(Huey):
     name = "huey NORMAL"
     settings = "the same with synchronous=NORMAL"
+    variant = "durability"
     durable = False
     storage = NormalStorage

@@ -22,6 +22,7 @@ class LiteQueue(Peer):
     synchronous = "FULL"
 
     def __init__(self, url: str) -> None:
+        super().__init__(url)
         self._path = url.removeprefix("sqlite:///")
         self._queue = self._open()
 
@@ -73,5 +74,6 @@ class LiteQueue(Peer):
 class LiteQueueNormal(LiteQueue):
     name = "litequeue NORMAL"
     settings = "the same with synchronous=NORMAL (its default)"
+    variant = "durability"
     durable = False
     synchronous = "NORMAL"

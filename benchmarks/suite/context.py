@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.harness import Options, Race, Stores, Table
@@ -28,18 +28,28 @@ class Context:
     """The rates of all rounds, by title and contender."""
     memory_in_full: bool = False
 
-    def peers(self, dialect: str) -> tuple[list[type[Peer]], list[str]]:
-        return load_peers(dialect) if self.options.peers else ([], ["The peers were left out."])
+    def peers(self, dialect: str, variants: Sequence[str] = ()) -> tuple[list[type[Peer]], list[str]]:
+        """With these kinds of variants; and why others are missing."""
+        if not self.options.peers:
+            return [], ["The peers were left out."]
+        found, missing = load_peers(dialect)
+        return [peer for peer in found if not peer.variant or peer.variant in variants], missing
 
     @contextmanager
-    def open_peer(self, peer: type[Peer], dialect: str) -> Iterator[Peer]:
-        """In a database of its own."""
-        with self.stores.database(dialect) as url:
-            opened = peer(url)
-            try:
-                yield opened
-            finally:
-                opened.close()
+    def open_peers(self, dialect: str, variants: Sequence[str] = ()) -> Iterator[tuple[list[Peer], list[str]]]:
+        """Each in a database of its own; and for each of the others why it is missing."""
+        classes, notes = self.peers(dialect, variants)
+        opened = []
+        with ExitStack() as stack:
+            for peer in classes:
+                url = stack.enter_context(self.stores.database(dialect))
+                try:
+                    opened.append(peer(url))
+                except Exception as error:
+                    notes.append(f"{peer.name} failed: {type(error).__name__}: {error}")
+                else:
+                    stack.callback(opened[-1].close)
+            yield opened, notes
 
     def compare(self, title: str, dialect: str, race: Race, peers: Sequence[Peer], notes: Sequence[str]) -> Table:
         """The rates of all, and how many times as fast ours is."""

@@ -19,8 +19,7 @@ from benchmarks.suite.context import FAILURES, OURS, Context
 def drain(context: Context) -> Iterator[Table]:
     for dialect in context.options.databases:
         with ExitStack() as stack:
-            classes, notes = context.peers(dialect)
-            peers = [stack.enter_context(context.open_peer(peer, dialect)) for peer in classes]
+            peers, notes = stack.enter_context(context.open_peers(dialect, ["durability", "worker"]))
             stores = {OURS: stack.enter_context(context.stores.open(dialect))}
             stores[FAILURES] = stack.enter_context(context.stores.open(dialect, history="failures"))
             for store in stores.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 
 from benchmarks.bare import BATCH_INSERTS, bare
 from benchmarks.enqueue import repeat
@@ -17,10 +16,7 @@ ONES, MANY = 20, 1_000
 
 def enqueue(context: Context) -> Iterator[Table]:
     for dialect in context.options.databases:
-        with ExitStack() as stack:
-            store = stack.enter_context(context.stores.open(dialect))
-            classes, notes = context.peers(dialect)
-            peers = [stack.enter_context(context.open_peer(peer, dialect)) for peer in classes]
+        with context.stores.open(dialect) as store, context.open_peers(dialect, ["durability"]) as (peers, notes):
             durable = [peer.name for peer in peers if peer.durable]
 
             progress(f"enqueue one by one, {dialect}")

@@ -37,21 +37,18 @@ def latency(context: Context) -> Iterator[Table]:
 
 
 def against_peers(context: Context, dialect: str) -> Table:
-    classes, notes = context.peers(dialect)
     progress(f"latency of all contenders, {dialect}")
     commits: dict[str, Callable[[], Sample]] = {}
     workers: dict[str, Served] = {}
     with ExitStack() as stack:
+        peers, notes = stack.enter_context(context.open_peers(dialect))
         store = stack.enter_context(context.stores.open(dialect))
         store.app.declare("ping")
         workers[OURS] = stack.enter_context(served(None, store.url, SLOTS))
         commits[OURS] = lambda: _start(store.app)
-        for peer in (peer for peer in classes if peer.durable):
-            url = stack.enter_context(context.stores.database(dialect))
-            opened = peer(url)
-            stack.callback(opened.close)
-            commits[peer.name] = lambda opened=opened: opened.enqueue_timed(PAYLOAD)  # type: ignore[misc]
-            workers[peer.name] = stack.enter_context(served(peer, url, SLOTS))
+        for peer in peers:
+            commits[peer.name] = lambda peer=peer: peer.enqueue_timed(PAYLOAD)  # type: ignore[misc]
+            workers[peer.name] = stack.enter_context(served(type(peer), peer.url, SLOTS))
         wait_for(workers, notes)
         samples = _sample(commits, workers, context.options.size(100, 20, 3), notes)
     return _table(context, dialect, samples, notes)
@@ -70,10 +67,12 @@ def _sample(
     for number in range(count + 2):
         for name in list(samples):
             time.sleep(random.uniform(*PAUSE))
-            called, returned = commits[name]()
             try:
+                called, returned = commits[name]()
                 started = workers[name].start()
-            except RuntimeError as error:
+            except Exception as error:
+                if name == OURS:
+                    raise
                 notes.append(f"{name} failed: {error}")
                 del samples[name]
                 continue

@@ -22,7 +22,9 @@ class Line:
     most: bool = False
     unit: str = "×"
 
-    def verdict(self, value: float) -> str:
+    def verdict(self, value: float | None) -> str:
+        if value is None:
+            return "not measured"
         if self.aim is not None and self._holds(value, self.aim):
             return "reached, aim too"
         if self.least is None:
@@ -83,15 +85,16 @@ class Findings:
     def add(self, dialect: str, key: str, value: float) -> None:
         self._values[dialect, key] = value
 
-    def table(self) -> Table:
-        """A row for each line of which something is known."""
+    def table(self, *, whole: bool) -> Table:
+        """A row for each line; unless the whole was measured, only for those of which something is known."""
         table = Table("What it must show", ("line", "database", "found", "at least", "aim", "verdict"))
         for line in sorted(LINES, key=lambda line: line.dialect):
             value = self._values.get((line.dialect, line.key))
-            if value is not None:
-                found = f"{value:.3g} {line.unit}" if value < 1000 else f"{value:,.0f} {line.unit}"
-                bounds = line.bound(line.least), line.bound(line.aim)
-                table.add(line.text, NAMES[line.dialect], found, *bounds, line.verdict(value))
+            if value is None and not whole:
+                continue
+            bounds = line.bound(line.least), line.bound(line.aim)
+            found = "–" if value is None else f"{value:.3g} {line.unit}" if value < 1000 else f"{value:,.0f} {line.unit}"
+            table.add(line.text, NAMES[line.dialect], found, *bounds, line.verdict(value))
         return table
 
     def as_json(self) -> dict[str, float]:
