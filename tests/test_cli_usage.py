@@ -22,8 +22,8 @@ import pytest
 from support import eventually
 
 import queuert
-from queuert import Queuert, RunningJob, Status
-from queuert.cli import main
+from queuert import NewChain, Queuert, RunningJob, Status
+from queuert.cli import cleanup, main
 from queuert.cli.loading import load_app
 from queuert.cli.messages import hide_secrets
 from queuert.cli.output import Cell, Output, clean, status_cell
@@ -445,6 +445,35 @@ def test_cleanup_on_a_terminal_shows_progress(failed_url: str) -> None:
     with Terminal("cleanup", "--failed", "0", "--url", failed_url) as terminal:
         eventually(lambda: terminal.shows("Deleted 1 chains (0 completed, 1 failed, 0 cancelled)."))
         assert terminal.process.wait(10) == 0
+
+
+def test_a_cleanup_can_be_interrupted_and_run_again(failed_url: str) -> None:
+    with Queuert(failed_url) as app:
+        app.declare("mail")
+        for _ in range(5):
+            app.start_chains([NewChain("mail")] * 1_000)
+        with app.transaction() as tx:
+            tx.execute("UPDATE queuert_job SET status = 'failed', completed_at = created_at")
+        with Terminal("cleanup", "--failed", "0", "--url", failed_url) as terminal:
+            eventually(lambda: terminal.shows("chains deleted") and app.stats().by_status["failed"] < 5_001)
+            terminal.process.send_signal(2)
+            assert terminal.process.wait(10) == 130
+            eventually(lambda: terminal.shows("chains were deleted; run it again to go on."))
+        left = app.stats().by_status["failed"]
+        assert 0 < left < 5_001
+        with Terminal("cleanup", "--failed", "0", "--json", "--url", failed_url) as terminal:
+            eventually(lambda: terminal.shows(f'"total": {left}'), 30)
+        assert app.stats().by_status["failed"] == 0
+
+
+def test_without_rich_the_bar_is_plain(without_rich: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with cleanup._progress(True) as show:
+        show(400)
+        assert "400 chains deleted" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("\r"), "nothing is left of it"
+    with cleanup._progress(False) as show:
+        show(400)
+    assert capsys.readouterr().err == ""
 
 
 # Times

@@ -17,6 +17,7 @@ from queuert.cli.loading import open_app
 from queuert.cli.output import Output, is_terminal, terminal_size
 from queuert.cli.parser import add_command
 from queuert.cli.values import duration, lasting
+from queuert.retention import BATCH
 
 KINDS: Final = ("completed", "failed", "cancelled")
 REDRAW_EVERY: Final = 0.1
@@ -117,7 +118,7 @@ def _plain_progress() -> Iterator[Callable[[int], None]]:
         nonlocal shown
         if time.monotonic() - shown >= REDRAW_EVERY:
             shown = time.monotonic()
-            at = number // 200 % width  # one step a batch
+            at = number // BATCH % width
             print(f"\r[{' ' * at}#{' ' * (width - at - 1)}] {number} chains deleted", end="", file=sys.stderr, flush=True)
 
     try:
