@@ -76,6 +76,9 @@ LIMITS: dict[str, Limit] = {
     "list jobs all": Limit(("listing_idx",), 6_300, 12_000, 340_000),
     "list chains all": Limit(("tail_idx",), 6_300, 14_000, 340_000),
     "list jobs by status": Limit(("listing_idx",), 1_200, 2_600, 72_000),
+    # All 1,000 that failed
+    "list jobs by error code": Limit(("listing_idx",), 2_400, 5_000, 140_000),
+    "list chains by error code": Limit(("tail_idx",), 2_400, 6_000, 140_000),
     "list chains by status": Limit(("tail_idx",), 1_200, 3_000, 70_000),
     "list jobs": Limit(("listing_idx",), 420, 1_000, 30_000),
     "list chains": Limit(("tail_idx",), 470, 1_500, 24_000),

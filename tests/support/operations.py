@@ -78,12 +78,12 @@ def name_blockers(store: Store, session: Any) -> Any:
     return store.repository.settle_blockers(session, [link["job_id"] for link in links])
 
 
-def listing(what: str, order: str, *, types: Any, statuses: Any, deep: bool) -> Operation:
+def listing(what: str, order: str, *, types: Any, statuses: Any, deep: bool, codes: Any = None) -> Operation:
     """A page of jobs or chains; `deep` is one in the middle of them."""
     filters = {
         "types": json.dumps(TYPES if types is None else types),
         "statuses": json.dumps(STATUSES if statuses is None else statuses),
-        "error_codes": None,
+        "error_codes": None if codes is None else json.dumps(codes),
         "since": None,
         "until": None,
         "limit": PAGE,
@@ -124,6 +124,8 @@ def listings() -> dict[str, Operation]:
 
 def named(what: str) -> Operation:
     ids = json.dumps([job_id(DONE + 7 * n) for n in range(200)])
+        failed = listing(what, "desc", types=None, statuses=["failed"], deep=False, codes=["NET:"])
+        found[f"list {what} by error code"] = failed
     roots = json.dumps([job_id(HEAD + 7 * n) for n in range(200)])
     filters = {
         "types": None,

@@ -14,6 +14,7 @@ SELECT name FROM found WHERE name IS NOT NULL;
 -- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
 -- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
 -- The planner takes an array for 10 entries, and JSON for 100: of so many pairs it would expect too much, and compile the query.
+-- Nor may it guess how rare error codes are, or it would: of coalesce() it expects half.
 SELECT {j_columns}
 FROM (
     SELECT c.id
@@ -29,9 +30,12 @@ FROM (
           AND j.created_at >= coalesce(:since::timestamptz, '-infinity')
           AND j.created_at < coalesce(:until::timestamptz, 'infinity')
           AND (j.created_at, j.id) {beyond} (coalesce(:at::timestamptz, {edge}), :id::{id_type})
-          AND (:error_codes::json IS NULL
-               OR ARRAY[j.error_code, split_part(j.error_code, ':', 1) || ':']
-                  && ARRAY(SELECT json_array_elements_text(:error_codes::json)))
+          AND coalesce(
+              :error_codes::json IS NULL
+              OR ARRAY[j.error_code, split_part(j.error_code, ':', 1) || ':']
+                 && ARRAY(SELECT json_array_elements_text(:error_codes::json)),
+              false
+          )
         ORDER BY j.created_at {direction}, j.id {direction}
         LIMIT :limit
     ) c
@@ -87,9 +91,12 @@ FROM (
           AND NOT (:root_only AND EXISTS (
               SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = t.chain_id
           ))
-          AND (:error_codes::json IS NULL
-               OR ARRAY[t.error_code, split_part(t.error_code, ':', 1) || ':']
-                  && ARRAY(SELECT json_array_elements_text(:error_codes::json)))
+          AND coalesce(
+              :error_codes::json IS NULL
+              OR ARRAY[t.error_code, split_part(t.error_code, ':', 1) || ':']
+                 && ARRAY(SELECT json_array_elements_text(:error_codes::json)),
+              false
+          )
         ORDER BY t.chain_created_at {direction}, t.chain_id {direction}
         LIMIT :limit
     ) c
