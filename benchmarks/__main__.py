@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 import time
 import traceback
@@ -65,11 +66,14 @@ def run(parts: Sequence[Part], options: Options, out: Path, memory_in_full: bool
                 except Exception:
                     traceback.print_exc()
                     failed.append(part.name)
+                except KeyboardInterrupt:
+                    failed += [left.name for left in parts[parts.index(part) :]]
+                    break
     lines = context.findings.table(whole=len(parts) == len(PARTS))
     if options.quick or options.smoke:
         lines.notes.append("Sizes were small: growth, memory and the snapshot say little, and start-up counts for much.")
     if failed:
-        lines.notes.append(f"Not measured, because something failed: {', '.join(failed)}.")
+        lines.notes.append(f"Failed, or not measured to the end: {', '.join(failed)}.")
     bar.print(lines.text())
     minutes, seconds = divmod(round(time.monotonic() - begun), 60)
     about.append(f"Measured in {minutes} minutes and {seconds} seconds{', quick' if options.quick else ''}.")
@@ -79,4 +83,5 @@ def run(parts: Sequence[Part], options: Options, out: Path, memory_in_full: bool
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server and the files go too
     sys.exit(main())

@@ -57,7 +57,7 @@ def test_a_part_that_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
     options = Options(1, ("sqlite",), True, None, False)
     assert run([Part("broken", fail, 1)], options, tmp_path, False) == 1  # type: ignore[arg-type]
-    assert "Not measured, because something failed: broken." in capsys.readouterr().out
+    assert "Failed, or not measured to the end: broken." in capsys.readouterr().out
 
 
 def test_a_peer_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ async def plain(**payload: Any) -> None:
 class Chancy(AsyncPeer):
     name = "chancy"
     settings = "async executor, eager_polling"
-    jobs = 2_000
+    jobs = 1_500
 
     async def open(self) -> None:
         # Its logger, unless it is given one, prints a line for each job.

@@ -15,7 +15,7 @@ from benchmarks.peers.base import AsyncPeer, handled
 class Procrastinate(AsyncPeer):
     name = "procrastinate"
     settings = "async task, delete_jobs=never (its default), LISTEN/NOTIFY"
-    jobs = 800
+    jobs = 600
 
     async def open(self) -> None:
         self._app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=self.url, min_size=4, max_size=20))
