@@ -1,1 +1,5 @@
-"""Benchmarks against the bare drivers. Each module runs by itself: `python -m benchmarks.storage --quick`."""
+"""Measurements: `python -m benchmarks` compares the library with the bare drivers and with other queues.
+
+The modules here also run by themselves, against the bare drivers only: `python -m benchmarks.storage --quick`. `suite/` has the
+parts of the whole, `peers/` the other queues.
+"""

@@ -58,7 +58,7 @@ def chains(context: Context) -> Iterator[Table]:
 
 
 def _measure(context: Context, stores: dict[str, Store], title: str, types: Sequence[str]) -> Table:
-    chains_count = context.options.size(600, 100, 20)
+    chains_count = context.options.size(300, 100, 20)
     fans = context.options.size(30, 5, 1)
 
     def fill(app: Queuert) -> None:

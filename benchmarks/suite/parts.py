@@ -19,13 +19,13 @@ class Part:
 
 
 PARTS = [
-    Part("enqueue", enqueue.enqueue, 60),
-    Part("drain", drain.drain, 240),
-    Part("chains", chains.chains, 60),
-    Part("processes", processes.processes, 90),
+    Part("enqueue", enqueue.enqueue, 50),
+    Part("drain", drain.drain, 190),
+    Part("chains", chains.chains, 90),
+    Part("processes", processes.processes, 110),
     Part("latency", latency.latency, 120),
-    Part("idle", idle.idle, 60),
-    Part("growth", growth.growth, 200),
-    Part("memory", memory.memory, 180),
+    Part("idle", idle.idle, 45),
+    Part("growth", growth.growth, 190),
+    Part("memory", memory.memory, 125),
     Part("snapshot", snapshot.snapshot, 190),
 ]
