@@ -81,8 +81,8 @@ class Ours:
         return self._repository.claim_jobs(session, worker=WORKER, token=next(_tokens), leases=leases, limit=limit)
 
     def complete(self, jobs: Sequence[Job]) -> int:
-        """With the locks before and the release of dependants after."""
-        return self._database.run(lambda session: self.complete_on(session, jobs))
+        """With the locks before and the release of dependants after; on PostgreSQL that is one statement."""
+        return self._database.run(lambda session: self.complete_on(session, jobs), single=self._database.dialect == "postgres")
 
     def complete_on(self, session: Any, jobs: Sequence[Job]) -> int:
         completions = [Completion(job, json.dumps(None), job.lease_token, None, 0.0) for job in jobs]
@@ -92,7 +92,7 @@ class Ours:
         """The statement alone."""
         items = [done_item(job) for job in jobs]
         done = self._database.run(lambda session: self._repository.complete_jobs(session, WORKER, items), single=True)
-        return len(done)
+        return len(done.done)
 
 
 def new_item(type_name: str, payload: object) -> dict[str, Any]:

@@ -80,7 +80,11 @@ class Completed:
     ids: set[str] = field(default_factory=set)
     unlocked: set[str] = field(default_factory=set)
     """Not tried: somebody else has locked their rows."""
-    fixed_snapshot: bool = False
+
+
+def is_simple(completion: Completion) -> bool:
+    """Whether it is written by one statement: there is nothing to check under the lock before, nor to write after."""
+    return completion.next is None or not (completion.next.explicit_id or completion.next.blockers)
 
 
 class Chains:
@@ -153,44 +157,45 @@ class Chains:
         that others have locked are left for later instead of waited for.
         """
         result = Completed()
-        completions = self._lock(session, completions, result, wait=wait)
+        closing = {i for c in completions if c.next is None for i in (c.job.id, c.job.chain_id)}
+        going_on = {i for c in completions if c.next is not None for i in (c.job.id, c.job.chain_id)} - closing
+        if not all(map(is_simple, completions)):
+            completions = self._lock(session, completions, result, closing, going_on, wait=wait)
+            closing, going_on, wait = set(), set(), True
         if not completions:
             return result
         self._check_next_ids(session, completions)
         self._check_next_blockers(session, completions)
         succeeded = "succeeded" if self._engine.settings.history == "all" else None
-        done = self._repository.complete_jobs(
-            session,
-            worker,
-            [
-                {
-                    "id": c.job.id,
-                    "token": c.token,
-                    "output": c.output,
-                    "outcome": succeeded if c.token is not None else "cancelled" if c.job.leased_by else None,
-                    "holder": c.job.leased_by,
-                    "waited": c.waited,
-                    **(c.next.columns if c.next else {"next_blockers": 0}),
-                }
-                for c in completions
-            ],
+        items = [
+            {
+                "id": c.job.id,
+                "chain_id": c.job.chain_id,
+                "token": c.token,
+                "output": c.output,
+                "outcome": succeeded if c.token is not None else "cancelled" if c.job.leased_by else None,
+                "holder": c.job.leased_by,
+                "waited": c.waited,
+                **(c.next.columns if c.next else {"next_blockers": 0}),
+            }
+            for c in completions
+        ]
+        done, freed, locked, fixed_snapshot = self._repository.complete_jobs(
+            session, worker, items, closing=sorted(closing), going_on=sorted(going_on), wait=wait
         )
         result.ids = {d.id for d in done}
-        going_on = [c.next for c in completions if c.next is not None and c.job.id in result.ids]
+        result.unlocked |= locked
+        going = [c.next for c in completions if c.next is not None and c.job.id in result.ids]
         finished = [d.chain_id for d in done if d.next_id is None]
-        notices = scheduled(n.job_type.name for n in going_on if not n.blockers)
-        waiting = {n.columns["next_id"]: n.blockers for n in going_on if n.blockers}
+        if fixed_snapshot and finished:
+            self._check_snapshot(session, finished)
+        notices = scheduled(n.job_type.name for n in going if not n.blockers)
+        waiting = {n.columns["next_id"]: n.blockers for n in going if n.blockers}
         if waiting:
-            traces = {n.columns["next_id"]: n.columns["next_trace"] for n in going_on}
+            traces = {n.columns["next_id"]: n.columns["next_trace"] for n in going}
             connect_blockers(self._engine, session, waiting, traces)
             notices += pending_types(self._repository.settle_blockers(session, list(waiting)))
-        if finished:
-            if result.fixed_snapshot:
-                self._check_snapshot(session, finished)
-            awaited = [d.chain_id for d in done if d.next_id is None and d.awaited]
-            if awaited:
-                notices += pending_types(self._repository.release_dependants(session, awaited))
-            notices += closed(finished)
+        notices += pending_types(freed) + closed(finished)
         notices += lost(c.job.id for c in completions if c.token is None and c.job.leased_by and c.job.id in result.ids)
         self._engine.announce(session, notices)
         outside = [c for c in completions if c.token is None and c.job.id in result.ids]
@@ -199,17 +204,21 @@ class Chains:
         return result
 
     def _lock(
-        self, session: Session, completions: Sequence[Completion], result: Completed, *, wait: bool
+        self,
+        session: Session,
+        completions: Sequence[Completion],
+        result: Completed,
+        closing: set[str],
+        going_on: set[str],
+        *,
+        wait: bool,
     ) -> Sequence[Completion]:
+        """Lock before the completion does, to check under the locks."""
         if session.dialect == "sqlite":
             return completions
-        closing = {i for c in completions if c.next is None for i in (c.job.id, c.job.chain_id)}
-        going_on = {i for c in completions if c.next is not None for i in (c.job.id, c.job.chain_id)} - closing
         locked: set[str] = set()
-        if closing and wait:
-            locked, result.fixed_snapshot = self._repository.lock_closing_with_snapshot(session, sorted(closing))
-        elif closing:
-            locked = self._repository.lock_closing(session, sorted(closing), wait=False)
+        if closing:
+            locked = self._repository.lock_closing(session, sorted(closing), wait=wait)
         if going_on:
             locked |= self._repository.lock_jobs(session, sorted(going_on), wait=wait)
         if wait:

@@ -555,6 +555,24 @@ def test_delete_refuses_what_others_wait_for(shop: Shop, run: Run) -> None:
     assert status_of(shop, shop.failed) is None
 
 
+def test_every_act_takes_filters_and_says_who_did_it(shop: Shop, run: Run) -> None:
+    def act(*argv: str) -> list[str]:
+        done = run(*argv, "--yes", "--json", "--url", shop.url)
+        assert done.code == 0
+        return done.json["ids"]
+
+    assert act("trigger", "--type", "mail") == [shop.ready, shop.scheduled]
+    assert act("retry", "--error-code", "CARD:DECLINED", "--type", "refuse") == [shop.failed]
+    assert act("cancel", "--chain-type", "mail") == [shop.ready, shop.scheduled]
+    timeline = [(entry.event, entry.actor) for entry in shop.app.timeline(shop.scheduled)]
+    (triggered, cancelled) = timeline[1:]
+    assert (triggered[0], cancelled[0]) == ("TRIGGERED", "CANCELLED")
+    assert triggered[1] == cancelled[1]
+    assert str(triggered[1]).startswith("cli")
+    assert set(act("delete", "--status", "cancelled")) == {shop.cancelled, shop.ready, shop.scheduled}
+    assert status_of(shop, shop.scheduled) is None
+
+
 def test_acts_refuse_states_they_are_not_for(shop: Shop, run: Run) -> None:
     result = run("retry", "--status", "completed", "--yes", "--url", shop.url)
     assert result.code == 2

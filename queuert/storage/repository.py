@@ -41,8 +41,17 @@ class Done(NamedTuple):
     chain_id: str
     next_id: str | None
     completed_at: datetime
-    awaited: bool
-    """Whether jobs wait for its chain."""
+
+
+class Finished(NamedTuple):
+    """What a batch of completions did."""
+
+    done: list[Done]
+    freed: list[Freed]
+    locked: set[str]
+    """Jobs that were left out: somebody else has locked their rows."""
+    fixed_snapshot: bool
+    """Whether the transaction sees only what was committed before it began (never on SQLite)."""
 
 
 class Ended(NamedTuple):
@@ -212,20 +221,38 @@ class Repository:
         name = "lock_closing" if wait else "lock_closing_now"
         return {str(row[0]) for row in self._run(session, name, ids=_dumps(ids))}
 
-    def lock_closing_with_snapshot(self, session: Session, ids: Sequence[str]) -> tuple[set[str], bool]:
-        """The ids, and whether the transaction sees only what was committed before it began (never on SQLite)."""
-        rows = self._run(session, "lock_closing", ids=_dumps(ids))
-        return {str(row[0]) for row in rows}, any(row[1] for row in rows if len(row) > 1)
+    def complete_jobs(
+        self,
+        session: Session,
+        worker: str | None,
+        items: Sequence[Item],
+        *,
+        closing: Sequence[str] = (),
+        going_on: Sequence[str] = (),
+        wait: bool = True,
+    ) -> Finished:
+        """Complete jobs, continue their chains, free who waited for the chains that end.
 
-    def complete_jobs(self, session: Session, worker: str | None, items: Sequence[Item]) -> list[Done]:
-        rows = self._run(session, "complete_jobs", worker=worker, items=_dumps(items))
-        return [
-            Done(str(r[0]), str(r[1]), None if r[2] is None else str(r[2]), self._time(r[3]), bool(r[4])) for r in rows
+        On PostgreSQL the jobs `closing` and `going_on` are locked first, in this order; unless it may `wait`, items whose jobs
+        somebody else has locked are left out.
+        """
+        params = {"items": _dumps(items), "closing": _dumps(closing), "going_on": _dumps(going_on), "wait": wait}
+        rows = self._run(session, "complete_jobs", worker=worker, **params)
+        done = [
+            Done(str(row[1]), str(row[2]), None if row[3] is None else str(row[3]), self._time(row[4]))
+            for row in rows
+            if row[0] == "done"
         ]
-
-    def release_dependants(self, session: Session, chain_ids: Sequence[str]) -> list[Freed]:
-        rows = self._run(session, "release_dependants", chain_ids=_dumps(chain_ids))
-        return [Freed(str(row[0]), row[1], Status.PENDING) for row in rows]
+        if self.dialect == "sqlite":
+            awaited = [str(row[2]) for row in rows if row[3] is None and row[5]]
+            freed = self._run(session, "release_dependants", chain_ids=_dumps(awaited)) if awaited else []
+            return Finished(done, [Freed(str(r[0]), r[1], Status.PENDING) for r in freed], set(), False)
+        return Finished(
+            done,
+            [Freed(str(row[1]), row[5], Status.PENDING) for row in rows if row[0] == "freed"],
+            {str(row[1]) for row in rows if row[0] == "locked"},
+            any(row[6] for row in rows),
+        )
 
     def end_attempts(self, session: Session, items: Sequence[Item]) -> list[Ended]:
         rows = self._run(session, "end_attempts", items=_dumps(items))

@@ -132,6 +132,7 @@ class Names:
         return {
             **{table: f'{qualifier}"{self.prefix}{table}"' for table in TABLES},
             "job_status": f'{qualifier}"{self.prefix}job_status"' if postgres else "text",
+            "complete": f'{qualifier}"{self.prefix}complete"',
             "id_type": self.id_type or ("uuid" if postgres else "text"),
             "id_default": f" DEFAULT ({self.id_default})" if self.id_default else "",
             # A limit that the planner cannot see: it expects a tenth of the rows.

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from queuert.chains import Chains, Completed
+from queuert.chains import Chains, Completed, is_simple
 from queuert.engine import Engine
 from queuert.error_codes import error_code
 from queuert.model import Job, Status
@@ -96,7 +96,7 @@ class OutcomeWriter:
 
     def _commit(self, endings: Sequence[Ending], *, wait: bool) -> list[Ending]:
         group = _Group(self._engine, self._chains, self._worker_id, endings, wait=wait)
-        written = self._engine.database.run(group.work, recover=group.recover)
+        written = self._engine.database.run(group.work, recover=group.recover, single=group.single)
         locked = []
         for ending in endings:
             if ending.held.job.id in group.locked:
@@ -121,6 +121,9 @@ class _Group:
         self._tokens = {ending.held.job.id: ending.held.job.lease_token for ending in endings}
         self._completions = [c for ending in endings if (c := ending.outcome.completion) is not None]
         self._ended = [e for ending in endings if (e := ending.outcome.ended) is not None]
+        plain = not self._ended and not self._unsure and all(map(is_simple, self._completions))
+        self.single = plain and engine.database.dialect == "postgres"
+        """Whether one statement writes all of it. On SQLite it takes several."""
         self.locked: set[str] = set()
         """Left out: somebody else has locked their rows."""
 
@@ -148,7 +151,7 @@ class _Group:
     def _lockable(self, session: Session, ended: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         if not ended or self._wait or session.dialect == "sqlite":
             return ended
-        free = self._repository.lock_closing(session, sorted(str(item["id"]) for item in ended), wait=False)
+        free = self._repository.lock_jobs(session, sorted(str(item["id"]) for item in ended), wait=False)
         self.locked |= {str(item["id"]) for item in ended} - free
         return [item for item in ended if item["id"] in free]
 

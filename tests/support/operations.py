@@ -34,6 +34,11 @@ def complete(store: Store, session: Any, number: int) -> Any:
     return store.repository.complete_jobs(session, "w1", items)
 
 
+def complete_from_outside(store: Store, session: Any, ids: list[str]) -> Any:
+    values: dict[str, Any] = {"token": None, "output": "1", "outcome": None, "holder": None, "waited": None, "next_blockers": 0}
+    return store.repository.complete_jobs(session, None, [{**values, "id": identity} for identity in ids])
+
+
 def continue_(store: Store, session: Any, number: int) -> Any:
     following = {"next_type": "t00", "next_input": "1", "next_priority": None, "next_at": None, "next_after": None}
     following |= {"next_max_attempts": 3, "next_trace": None}
@@ -119,13 +124,13 @@ def listings() -> dict[str, Operation]:
                 found[f"list {what} {name} {order}"] = listing(what, order, types=types, statuses=statuses, deep=False)
             if statuses != ["pending"]:
                 found[f"list {what} {name} desc, deep"] = listing(what, "desc", types=types, statuses=statuses, deep=True)
+        failed = listing(what, "desc", types=None, statuses=["failed"], deep=False, codes=["NET:"])
+        found[f"list {what} by error code"] = failed
     return found
 
 
 def named(what: str) -> Operation:
     ids = json.dumps([job_id(DONE + 7 * n) for n in range(200)])
-        failed = listing(what, "desc", types=None, statuses=["failed"], deep=False, codes=["NET:"])
-        found[f"list {what} by error code"] = failed
     roots = json.dumps([job_id(HEAD + 7 * n) for n in range(200)])
     filters = {
         "types": None,
@@ -182,10 +187,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "lock 100 jobs": lambda store, session: store.repository.lock_jobs(session, jobs_of(100, BUSY)),
     "lock 100 jobs now": lambda store, session: store.repository.lock_jobs(session, jobs_of(100, BUSY), wait=False),
-    "release 2 chains' 100 dependants": lambda store, session: store.repository.release_dependants(session, jobs_of(2, DUE)),
-    "release 100 chains without dependants": lambda store, session: store.repository.release_dependants(
-        session, jobs_of(100, DONE)
-    ),
+    "complete 2 chains with 100 dependants": lambda store, session: complete_from_outside(store, session, jobs_of(2, DUE)),
     "insert 100": lambda store, session: insert(store, session, 100),
     "touch 50 keys": lambda store, session: store.repository.touch_keys(
         session, [{"type_name": TYPES[n * 10 % 20], "key": f"key {n * 10}"} for n in range(50)]

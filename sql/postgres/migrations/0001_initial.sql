@@ -117,3 +117,196 @@ CREATE TABLE {singleton} (
     last_run_at timestamptz,
     next_run_at timestamptz
 );
+
+-- Completes jobs, see the query complete_jobs. First the locks, in id order: the jobs and the first jobs of chains that close,
+-- then those that go on. Whoever is naming a closing chain as a blocker at this moment is waited for, and each statement
+-- in here sees what was committed before it (unless the transaction's snapshot is fixed, which is told). So no
+-- dependant is missed when the chains have closed. Where it may not wait, an item whose rows somebody else has locked is left
+-- out and told; and so is a chain that somebody's locked job waits for, since counting down in that job would wait.
+-- Without a token a job is completed from outside, by whoever has locked it.
+CREATE FUNCTION {complete}(worker text, items json, closing json, going_on json, wait boolean)
+RETURNS TABLE (
+    what text, id {id_type}, chain_id {id_type}, next_id {id_type}, completed_at timestamptz, type_name text,
+    fixed_snapshot boolean
+)
+LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+DECLARE
+    free {id_type}[];
+    awaited boolean;
+    closed {id_type}[];
+BEGIN
+    IF $5 THEN
+        PERFORM j.id
+        FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
+        JOIN {job} j ON j.id = i.id::{id_type}
+        ORDER BY j.id
+        FOR UPDATE OF j;
+        IF json_array_length($4) > 0 THEN
+            PERFORM j.id
+            FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($4) AS i (id) {few}) i {few}) i
+            JOIN {job} j ON j.id = i.id::{id_type}
+            ORDER BY j.id
+            FOR NO KEY UPDATE OF j;
+        END IF;
+    ELSE
+        free := ARRAY(
+            WITH free AS MATERIALIZED (
+                SELECT j.id
+                FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
+                JOIN {job} j ON j.id = i.id::{id_type}
+                ORDER BY j.id
+                FOR UPDATE OF j SKIP LOCKED
+            ),
+            waiting AS MATERIALIZED (
+                SELECT free.id AS chain_id, b.job_id
+                FROM free
+                CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = free.id OFFSET 0) b
+                {few}
+            ),
+            ready AS MATERIALIZED (
+                SELECT j.id
+                FROM waiting
+                JOIN {job} j ON j.id = waiting.job_id
+                ORDER BY j.id
+                FOR NO KEY UPDATE OF j SKIP LOCKED
+            )
+            SELECT free.id
+            FROM free
+            WHERE free.id NOT IN (
+                SELECT waiting.chain_id FROM waiting WHERE waiting.job_id NOT IN (SELECT ready.id FROM ready)
+            )
+        );
+        IF json_array_length($4) > 0 THEN
+            free := free || ARRAY(
+                SELECT j.id
+                FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($4) AS i (id) {few}) i {few}) i
+                JOIN {job} j ON j.id = i.id::{id_type}
+                ORDER BY j.id
+                FOR NO KEY UPDATE OF j SKIP LOCKED
+            );
+        END IF;
+        RETURN QUERY
+        SELECT 'locked', i.id, i.chain_id, NULL::{id_type}, NULL::timestamptz, NULL::text, false
+        FROM json_to_recordset($2) AS i (id {id_type}, chain_id {id_type})
+        WHERE NOT (i.id = ANY (free) AND i.chain_id = ANY (free));
+    END IF;
+    fixed_snapshot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+    what := 'done';
+    FOR id, chain_id, next_id, completed_at, awaited IN
+        WITH item AS MATERIALIZED (
+            SELECT *
+            FROM (
+                SELECT *
+                FROM json_to_recordset($2) AS i (
+                    id {id_type}, chain_id {id_type}, token bigint, output text, outcome text, holder text,
+                    waited double precision, next_id {id_type}, next_type text, next_input text, next_priority integer,
+                    next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
+                    next_trace text
+                )
+                WHERE $5 OR (i.id = ANY (free) AND i.chain_id = ANY (free))
+                {few}
+            ) i
+            {few}
+        ),
+        done AS (
+            UPDATE {job} j
+            SET status = 'completed',
+                output = item.output::jsonb,
+                completed_at = {now},
+                completed_by = $1,
+                leased_by = NULL,
+                leased_until = NULL,
+                last_attempt_error = NULL,
+                error_code = NULL,
+                suspect = false,
+                continued_to = item.next_id
+            FROM item
+            WHERE j.id = item.id
+              AND (
+                  (j.status = 'running' AND j.leased_by = $1 AND j.lease_token = item.token)
+                  OR (item.token IS NULL AND j.status IN ('pending', 'running'))
+              )
+            RETURNING
+                j.id, j.chain_id, j.chain_type_name, j.chain_index, j.chain_created_at, j.chain_trace_context,
+                j.deduplication_key, j.priority, j.attempt, j.last_attempt_at, j.completed_at,
+                item.outcome, item.holder, item.waited, item.next_id, item.next_type, item.next_input, item.next_priority,
+                item.next_at, item.next_after, item.next_max_attempts, item.next_blockers, item.next_trace
+        ),
+        attempt AS (
+            INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+            SELECT
+                done.id, done.attempt, coalesce($1, done.holder), done.last_attempt_at,
+                CASE WHEN done.waited IS NOT NULL
+                    THEN least(done.last_attempt_at + make_interval(secs => done.waited), done.completed_at) END,
+                done.completed_at, done.outcome
+            FROM done
+            WHERE done.outcome IS NOT NULL
+        ),
+        next AS (
+            INSERT INTO {job} (
+                id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
+                max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
+                trace_context
+            )
+            SELECT
+                done.next_id, done.next_type, done.chain_id, done.chain_type_name, done.chain_index + 1, done.next_input::jsonb,
+                CASE WHEN done.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+                coalesce(done.next_priority, done.priority), {now},
+                greatest({now}, coalesce(done.next_at, {now} + make_interval(secs => done.next_after))),
+                done.next_max_attempts, done.deduplication_key, done.chain_created_at, done.next_blockers, done.next_blockers,
+                done.chain_trace_context, done.next_trace
+            FROM done
+            WHERE done.next_id IS NOT NULL
+        )
+        SELECT
+            done.id, done.chain_id, done.next_id, done.completed_at,
+            done.next_id IS NULL AND (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = done.chain_id) > 0
+        FROM done
+    LOOP
+        RETURN NEXT;
+        IF awaited THEN
+            closed := array_append(closed, chain_id);
+        END IF;
+    END LOOP;
+    IF closed IS NOT NULL THEN
+        RETURN QUERY
+        WITH waiting AS MATERIALIZED (
+            SELECT b.job_id, count(*) AS n
+            FROM (SELECT c.id FROM unnest(closed) AS c (id) {few}) c
+            CROSS JOIN LATERAL (
+                SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = c.id OFFSET 0
+            ) b
+            GROUP BY b.job_id
+            {few}
+        ),
+        locked AS MATERIALIZED (
+            SELECT j.id, waiting.n
+            FROM waiting
+            JOIN {job} j ON j.id = waiting.job_id
+            ORDER BY j.id
+            FOR NO KEY UPDATE OF j
+        ),
+        counted AS (
+            UPDATE {job} j
+            SET open_blockers = j.open_blockers - locked.n,
+                status = CASE WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN 'pending' ELSE j.status END,
+                scheduled_at = CASE
+                    WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN greatest(j.scheduled_at, {now})
+                    ELSE j.scheduled_at
+                END
+            FROM locked
+            WHERE j.id = locked.id
+            RETURNING j.id, j.type_name, j.status
+        ),
+        event AS (
+            INSERT INTO {job_event} (job_id, event)
+            SELECT counted.id, 'UNBLOCKED' FROM counted WHERE counted.status = 'pending'
+        )
+        SELECT 'freed', counted.id, NULL::{id_type}, NULL::{id_type}, NULL::timestamptz, counted.type_name, false
+        FROM counted
+        WHERE counted.status = 'pending';
+    END IF;
+END
+$function$;

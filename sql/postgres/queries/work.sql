@@ -184,7 +184,7 @@ JOIN {job} j ON j.id = i.id::{id_type};
 -- params: ids
 -- Lock jobs that are about to close a chain, and the first jobs of those chains, in id order. Whoever is naming such a
 -- chain as a blocker at this moment is waited for; the next statement sees the outcome, unless the snapshot is fixed.
-SELECT j.id, current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+SELECT j.id
 FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
 JOIN {job} j ON j.id = i.id::{id_type}
 ORDER BY j.id
@@ -219,113 +219,16 @@ FROM free
 WHERE free.id NOT IN (SELECT waiting.chain_id FROM waiting WHERE waiting.job_id NOT IN (SELECT ready.id FROM ready));
 
 -- name: complete_jobs
--- params: worker, items
--- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
--- for it. Without a token it is completed from outside, by whoever has locked it. The last column tells whether jobs wait
--- for its chain.
-WITH item AS MATERIALIZED (
-    SELECT *
-    FROM (
-        SELECT *
-        FROM json_to_recordset(:items::json) AS i (
-            id {id_type}, token bigint, output text, outcome text, holder text, waited double precision,
-            next_id {id_type}, next_type text, next_input text, next_priority integer, next_at timestamptz,
-            next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text
-    )
-        {few}
-    ) i
-    {few}
-),
-done AS (
-    UPDATE {job} j
-    SET status = 'completed',
-        output = item.output::jsonb,
-        completed_at = {now},
-        completed_by = :worker,
-        leased_by = NULL,
-        leased_until = NULL,
-        last_attempt_error = NULL,
-        error_code = NULL,
-        suspect = false,
-        continued_to = item.next_id
-    FROM item
-    WHERE j.id = item.id
-      AND (
-          (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = item.token)
-          OR (item.token IS NULL AND j.status IN ('pending', 'running'))
-      )
-    RETURNING
-        j.id, j.chain_id, j.chain_type_name, j.chain_index, j.chain_created_at, j.chain_trace_context,
-        j.deduplication_key, j.priority, j.attempt, j.last_attempt_at, j.completed_at,
-        item.outcome, item.holder, item.waited, item.next_id, item.next_type, item.next_input, item.next_priority, item.next_at,
-        item.next_after, item.next_max_attempts, item.next_blockers, item.next_trace
-),
-attempt AS (
-    INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
-    SELECT
-        done.id, done.attempt, coalesce(:worker::text, done.holder), done.last_attempt_at,
-        CASE WHEN done.waited IS NOT NULL
-            THEN least(done.last_attempt_at + make_interval(secs => done.waited), done.completed_at) END,
-        done.completed_at, done.outcome
-    FROM done
-    WHERE done.outcome IS NOT NULL
-),
-next AS (
-    INSERT INTO {job} (
-        id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
-        max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
-    )
-    SELECT
-        done.next_id, done.next_type, done.chain_id, done.chain_type_name, done.chain_index + 1, done.next_input::jsonb,
-        CASE WHEN done.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-        coalesce(done.next_priority, done.priority), {now},
-        greatest({now}, coalesce(done.next_at, {now} + make_interval(secs => done.next_after))),
-        done.next_max_attempts, done.deduplication_key, done.chain_created_at, done.next_blockers, done.next_blockers,
-        done.chain_trace_context, done.next_trace
-    FROM done
-    WHERE done.next_id IS NOT NULL
-)
-SELECT
-    done.id, done.chain_id, done.next_id, done.completed_at,
-    (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = done.chain_id) > 0
-FROM done;
+-- params: worker, items, closing, going_on, wait
+-- Complete jobs, insert their continuations, and release what waited for chains that end. A job whose lease is no longer held
+-- is not returned, and nothing is written for it. Each row is a job that is done, or locked by somebody, or freed. It is a
+-- function (see the migration): several statements, each of which must see what was committed before it, in one round trip.
+SELECT c.what, c.id, c.chain_id, c.next_id, c.completed_at, c.type_name, c.fixed_snapshot
+FROM {complete}(:worker::text, :items::json, :closing::json, :going_on::json, :wait) c;
 
 -- name: release_dependants
 -- params: chain_ids
--- Chains have completed: count them down in the jobs that wait for them, and free the jobs that wait for nothing more.
-WITH waiting AS MATERIALIZED (
-    SELECT b.job_id, count(*) AS n
-    FROM (SELECT c.id FROM (SELECT c.id FROM json_array_elements_text(:chain_ids::json) AS c (id) {few}) c {few}) c
-    CROSS JOIN LATERAL (
-        SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = c.id::{id_type} OFFSET 0
-    ) b
-    GROUP BY b.job_id
-    {few}
-),
-locked AS MATERIALIZED (
-    SELECT j.id, waiting.n
-    FROM waiting
-    JOIN {job} j ON j.id = waiting.job_id
-    ORDER BY j.id
-    FOR NO KEY UPDATE OF j
-),
-counted AS (
-    UPDATE {job} j
-    SET open_blockers = j.open_blockers - locked.n,
-        status = CASE WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN 'pending' ELSE j.status END,
-        scheduled_at = CASE
-            WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN greatest(j.scheduled_at, {now})
-            ELSE j.scheduled_at
-        END
-    FROM locked
-    WHERE j.id = locked.id
-    RETURNING j.id, j.type_name, j.status
-),
-event AS (
-    INSERT INTO {job_event} (job_id, event)
-    SELECT counted.id, 'UNBLOCKED' FROM counted WHERE counted.status = 'pending'
-)
-SELECT counted.id, counted.type_name FROM counted WHERE counted.status = 'pending';
+-- nothing: complete_jobs has done it
 
 -- name: end_attempts
 -- params: items

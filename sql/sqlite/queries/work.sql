@@ -147,10 +147,11 @@ WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING id;
 
 -- name: complete_jobs
--- params: worker, items
+-- params: worker, items, closing, going_on, wait
 -- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
--- for it. Without a token it is completed from outside. Whether jobs wait for its chain is told with it. The attempt and the continuation are written before the job changes,
--- under the same condition: there is one writer, so nothing can come between.
+-- for it. Without a token it is completed from outside. Whether jobs wait for its chain is told with it. The attempt and the
+-- continuation are written before the job changes, under the same condition: there is one writer, so nothing can come
+-- between. `closing`, `going_on` and `wait` matter on PostgreSQL only.
 INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
 SELECT
     j.id, j.attempt, coalesce(:worker, j.leased_by), j.last_attempt_at,
@@ -163,6 +164,7 @@ SELECT
 FROM json_each(:items) i
 CROSS JOIN {job} j ON j.id = json_extract(i.value, '$.id')
 WHERE json_extract(i.value, '$.outcome') IS NOT NULL
+  AND :closing IS NOT NULL AND :going_on IS NOT NULL AND :wait IS NOT NULL
   AND (
       (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = json_extract(i.value, '$.token'))
       OR (json_extract(i.value, '$.token') IS NULL AND j.status IN ('pending', 'running'))
@@ -227,7 +229,7 @@ WHERE id = item.job_id
       OR (item.token IS NULL AND status IN ('pending', 'running'))
   )
 RETURNING
-    id, chain_id, continued_to, completed_at,
+    'done', id, chain_id, continued_to, completed_at,
     EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = chain_id);
 
 -- name: release_dependants
