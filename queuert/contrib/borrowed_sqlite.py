@@ -18,8 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from queuert.errors import DatabaseUnavailableError, StaleSnapshotError, TransactionRequiredError
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.rwlock import RWLock
-from queuert.storage.sqlite import BUSY_TRIES, CHECKPOINT_WAIT, SNAPSHOT_TRIES, SqliteDatabase
+from queuert.storage.sqlite import BUSY_TRIES, CHECKPOINT_WAIT, SNAPSHOT_TRIES, SqliteDatabase, _left_open
 from queuert.storage.sqlite_opening import pragma, run_pragma, switch_to_wal
 from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy, is_snapshot
 from queuert.storage.sqlite_vacuum import vacuum_in_steps
@@ -174,6 +173,7 @@ class BorrowedSqlite(SqliteDatabase):
 
     def prepare_connection(self, raw: sqlite3.Connection) -> None:
         """Foreign keys and WAL, on a connection with nothing open; the owner's busy timeout stays as it is."""
+        self.refuse_inherited()
         if self.check_foreign_keys and not pragma(raw, "foreign_keys"):
             run_pragma(raw, "foreign_keys = ON")
         file = next((file for _, name, file in run_pragma(raw, "database_list") if name == "main"), "")
@@ -222,13 +222,37 @@ class BorrowedSqlite(SqliteDatabase):
     def close(self) -> None:
         """Nothing here is ours to close."""
 
+    # Forks. A child that opens a file which it inherited open has none of the locks that it believes to have: its parent's last
+    # close would delete the WAL that the child writes to.
+
+    @abstractmethod
+    def _close_idle(self) -> None:
+        """Close the owner's connections that nobody uses just now: it opens new ones by itself."""
+
+    @abstractmethod
+    def _let_go(self) -> Iterable[object]:
+        """In a child: have the owner forget its connections; returns those that are open."""
+
     def before_fork(self) -> None:
-        """Nor before a fork."""
+        super().before_fork()
+        if not self.in_memory:
+            self._close_idle()
 
     def after_fork(self) -> Iterable[object]:
-        self._lock = RWLock()
+        super().after_fork()
         self._thread.lent = None
-        return ()
+        inherited = list(self._let_go())
+        if inherited and not self.in_memory:
+            _left_open.add(os.path.realpath(self.path))
+        return inherited
+
+    def refuse_inherited(self) -> None:
+        """The file may not be used in a child that was forked while it was open."""
+        if _left_open and os.path.realpath(self.path) in _left_open:
+            raise DatabaseUnavailableError(
+                f"{self.path} was in use when this process was forked, and SQLite cannot work with it here: fork outside of "
+                "transactions; under uWSGI set py-call-uwsgi-fork-hooks = true."
+            )
 
 
 class LentSession(SqliteSession):
@@ -248,6 +272,18 @@ class LentSession(SqliteSession):
     def _run(self, query: Any, params: Any) -> list[Any]:
         self.check_open()
         return self._inner.run(query, params)  # keeps the user's text factory out
+
+
+def is_idle(raw: sqlite3.Connection) -> bool:
+    """Whether nothing is open on it, not even a query that is still being read: then no function can be replaced."""
+    if raw.in_transaction:
+        return False
+    try:
+        for _ in range(2):
+            raw.create_function("queuert_is_idle", 0, bool)
+    except sqlite3.OperationalError:
+        return False
+    return True
 
 
 def refuse_shared(raw: sqlite3.Connection) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from queuert import Queuert
+from queuert.errors import DatabaseUnavailableError
 from queuert.storage.sqlfiles import Query
 
 COUNT = Query("count", ("SELECT count(*) FROM orders",))
@@ -47,3 +50,37 @@ class BusyNeighbour:
             except sqlite3.OperationalError:
                 self.kept_out += 1
         session.run(INSERT, {"id": 1})
+
+
+def forked(work: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> int:
+    """The exit code of a child that did `work`: 0, 2 if the database was refused to it, else 1. Then the parent goes on."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except DatabaseUnavailableError:
+            os._exit(2)
+        finally:
+            os._exit(1)
+    meanwhile()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def chains_around_a_close(app: Queuert, close: Callable[[], object]) -> int:
+    """A forked child starts a chain; its parent closes its connections; the child starts another. The child's exit code."""
+    told, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        app.start_chain("ship")
+        os.write(told[1], b".")
+        os.read(go[0], 1)
+        app.start_chain("ship")
+
+    def meanwhile() -> None:
+        os.close(told[1])
+        os.read(told[0], 1)
+        close()
+        os.write(go[1], b".")
+
+    return forked(work, meanwhile)

@@ -92,6 +92,11 @@ def started(folder: Path, args: Sequence[str], log: Path, **extra: str) -> Itera
         process.kill()
 
 
+def uwsgi(ini: str, port: int) -> list[str]:
+    """`uwsgi FILE` on a port, as arguments of Python."""
+    return [str(Path(sys.executable).with_name("uwsgi")), ini, "--http-socket", f"127.0.0.1:{port}"]
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

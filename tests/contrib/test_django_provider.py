@@ -20,7 +20,7 @@ pytest.importorskip("django")
 from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, connections, transaction
 from djangosite import ALIAS, Order, create_orders, database_settings, django_database, orders
-from others import BusyNeighbour, locked_orders
+from others import BusyNeighbour, chains_around_a_close, forked, locked_orders
 
 from queuert import DuplicateJobIdError, Queuert, RunningJob
 from queuert.contrib.django import DjangoProvider
@@ -565,23 +565,49 @@ def _closed(app: Queuert, chain_id: str) -> bool:
     return chain is not None and chain.status == "completed"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+@needs_fork
 def test_a_forked_child_has_connections_of_its_own(app: Queuert) -> None:
+    def work() -> None:
+        with atomic():
+            app.start_chain("ship")
+
     app.start_chain("ship")
-    children = []
-    for _ in range(2):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                with atomic():
-                    app.start_chain("ship")
-            finally:
-                os._exit(0)
-        children.append(pid)
-    for pid in children:
-        assert os.waitpid(pid, 0)[1] == 0
+    assert [forked(work), forked(work)] == [0, 0]
     app.start_chain("ship")
     assert chains(app) == 4
+
+
+@needs_fork
+def test_what_a_child_committed_stays_when_its_parent_closes_the_file(app: Queuert) -> None:
+    app.start_chain("ship")
+    assert chains_around_a_close(app, connections[ALIAS].close) == 0
+    assert chains(app) == 3
+
+
+@needs_fork
+def test_a_file_that_was_in_use_is_refused_to_a_child(sqlite_path: Path) -> None:
+    with django_database(database_settings(sqlite_path)), make_app() as app:
+        Order.objects.using(ALIAS).bulk_create(Order(id=number) for number in range(10))
+        with atomic():
+            app.start_chain("ship")
+            assert forked(lambda: app.start_chain("ship")) == 2
+        reading = Order.objects.using(ALIAS).iterator(chunk_size=1)
+        next(reading)
+        assert forked(lambda: app.start_chain("ship")) == 2
+        assert len(list(reading)) == 9, "what the parent reads is left alone"
+
+        done = threading.Event()
+        elsewhere = threading.Thread(target=lambda: (app.start_chain("ship"), done.wait(30), connections[ALIAS].close()))
+        elsewhere.start()
+        eventually(lambda: chains(app) == 2)
+        assert forked(lambda: app.start_chain("ship")) == 2, "another thread has it open"
+        done.set()
+        elsewhere.join()
+        assert forked(lambda: app.start_chain("ship")) == 0
+        assert chains(app) == 3
 
 
 def test_a_sqlite_file_is_switched_to_wal(sqlite_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Process, Site, free_port, run, started
+from processes import Process, Site, free_port, run, started, uwsgi
 from support.waiting import eventually
 
 pytest.importorskip("gunicorn")
@@ -94,16 +94,18 @@ class Running:
         assert done.returncode == 0, done.stderr
 
     @contextmanager
-    def serving(self, **settings: str) -> Iterator[Site]:
+    def serving(self, server: str = "gunicorn", **settings: str) -> Iterator[Site]:
         port = free_port()
-        command = ["-m", "gunicorn", "-c", "gunicorn.conf.py", self._shop.web]
+        command = (
+            uwsgi("uwsgi.ini", port) if server == "uwsgi" else ["-m", "gunicorn", "-c", "gunicorn.conf.py", self._shop.web]
+        )
         environment = {**self._environment, "SHOP_BIND": f"127.0.0.1:{port}", **settings}
         log = self._logs / "web.log"
-        with started(self._shop.folder, command, log, **environment) as server:
+        with started(self._shop.folder, command, log, **environment) as process:
             site = Site(port)
-            eventually(lambda: site.is_up() or _must_run(server), 30)
+            eventually(lambda: site.is_up() or _must_run(process), 30)
             yield site
-            assert server.stop() == 0, server.output()
+            assert process.stop() == 0, process.output()
 
     def worker(self, gateway_seconds: float = 0) -> Any:
         settings = {**self._environment, "SHOP_GATEWAY_SECONDS": str(gateway_seconds)}
@@ -162,18 +164,22 @@ def _is_charging(shop: Shop, running: Running) -> bool:
     return '"running": 1' in done.stdout
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"SHOP_WORKER_CLASS": "sync", "SHOP_WORKERS": "3"},
-        {"SHOP_WORKER_CLASS": "gthread", "SHOP_WORKERS": "2", "SHOP_THREADS": "4"},
-    ],
-    ids=["sync", "gthread"],
-)
-def test_forked_servers_take_orders_at_once(shop: Shop, database: str, settings: dict[str, str], tmp_path: Path) -> None:
-    """gunicorn loads the application before it forks (preload_app)."""
+SERVERS: dict[str, dict[str, str]] = {
+    "sync": {"SHOP_WORKER_CLASS": "sync", "SHOP_WORKERS": "3"},
+    "gthread": {"SHOP_WORKER_CLASS": "gthread", "SHOP_WORKERS": "2", "SHOP_THREADS": "4"},
+    "uwsgi": {"server": "uwsgi"},
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_forked_servers_take_orders_at_once(shop: Shop, database: str, server: str, tmp_path: Path) -> None:
+    """Both gunicorn (preload_app) and uWSGI load the application before they fork."""
+    if server == "uwsgi":
+        pytest.importorskip("pyuwsgi")
+        if database.startswith("sqlite"):
+            pytest.skip("test_uwsgi.py has this on each database")
     running = Running(shop, database, tmp_path)
-    with running.serving(**settings) as site, ThreadPoolExecutor(8) as pool:
+    with running.serving(**SERVERS[server]) as site, ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: site.post("/orders", {"product": f"cup {n}"}), range(24)))
         assert states(site) == ["new"] * 24
         with running.worker() as worker:

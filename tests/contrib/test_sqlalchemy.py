@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from others import BusyNeighbour, locked_orders
+from others import BusyNeighbour, chains_around_a_close, forked, locked_orders
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
@@ -614,20 +614,45 @@ def test_others_that_write_all_the_time_do_not_starve_a_transaction_that_read_fi
     engine.dispose()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+@needs_fork
 def test_a_forked_child_gets_a_pool_of_its_own(shared_engine: sa.Engine) -> None:
     with make_app(shared_engine) as app:
         app.start_chain("ship")
-        pid = os.fork()
-        if pid == 0:
-            try:
-                app.start_chain("ship")
-                os._exit(0)
-            except BaseException:
-                os._exit(1)
-        assert os.waitpid(pid, 0)[1] == 0
+        assert forked(lambda: app.start_chain("ship")) == 0
         app.start_chain("ship")
         assert chains(app) == 3
+
+
+@needs_fork
+def test_what_a_child_committed_stays_when_its_parent_closes_the_file(shared_engine: sa.Engine) -> None:
+    with make_app(shared_engine) as app:
+        app.start_chain("ship")
+        assert chains_around_a_close(app, shared_engine.dispose) == 0
+        assert chains(app) == 3
+
+
+@needs_fork
+def test_a_file_that_was_in_use_is_refused_to_a_child(sqlite_path: Path) -> None:
+    engine = make_engine(f"sqlite:///{sqlite_path}")
+
+    def join() -> None:
+        with Session(engine) as session, session.begin():
+            app.start_chain("ship", conn=session)
+
+    with make_app(engine) as app:
+        with Session(engine) as session, session.begin():
+            session.add(Order(id=1))
+            session.flush()
+            assert forked(lambda: app.start_chain("ship")) == 2
+            assert forked(join) == 2
+            session.add(Order(id=2))
+        assert orders(engine) == {1: "new", 2: "new"}
+        assert forked(join) == 0
+        assert chains(app) == 1
+    engine.dispose()
 
 
 # What cannot work

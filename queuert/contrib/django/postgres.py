@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -135,6 +135,9 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
 
     def is_transient(self, error: BaseException) -> bool:
         return super().is_transient(driver_error(error))
+
+    def after_fork(self) -> Iterable[object]:
+        return self._let_go()
 
 
 class DjangoPostgresSession(PostgresSession):

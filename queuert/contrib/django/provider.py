@@ -191,10 +191,7 @@ class OnDjango(Database):
 
     release = reserve
 
-    def before_fork(self) -> None:
-        """Nothing here is ours to close."""
-
-    def after_fork(self) -> Iterable[object]:
+    def _let_go(self) -> Iterable[object]:
         """In a child: forget what the parent has open, and never close it."""
         kept: list[object] = []
         for wrapper in connections.all(initialized_only=True):

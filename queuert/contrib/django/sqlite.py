@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from django.db import Error as DjangoError
-from django.db import transaction
+from django.db import connections, transaction
 
-from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan
+from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan, is_idle
 from queuert.contrib.django.provider import OnDjango, hooks_of
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
@@ -29,6 +30,9 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
 
     def __init__(self, alias: str, *, busy_timeout: float, check_foreign_keys: bool) -> None:
         self.alias = alias
+        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Django's connections that the library has worked on, of all threads."""
+        self._open_at_fork: list[sqlite3.Connection] = []
         super().__init__(self._name(), busy_timeout=busy_timeout, check_foreign_keys=check_foreign_keys)
 
     def __repr__(self) -> str:
@@ -98,6 +102,7 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
 
     def _joined(self, wrapper: Any, *, reading: bool = False, hooks: Hooks | None = None) -> DjangoSqliteSession:
         unwrap(wrapper, reading=reading)  # refuses one that can only be rolled back
+        self._use(wrapper)
         return DjangoSqliteSession(wrapper, hooks or hooks_of(wrapper))
 
     def lend(self, session: Session) -> AbstractContextManager[Any]:
@@ -116,6 +121,7 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
         except DjangoError as error:
             raise DatabaseUnavailableError(f"{self.path} cannot be opened: {driver_error(error)}.") from error
         raw: sqlite3.Connection = wrapper.connection
+        self._use(wrapper)
         if not raw.in_transaction:
             self.prepare_connection(raw)
         return raw
@@ -123,9 +129,40 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
     def is_transient(self, error: BaseException) -> bool:
         return super().is_transient(driver_error(error))
 
+    # Forks. Django's connections belong to threads, and only their own can close them.
+
+    def before_fork(self) -> None:
+        if self.alias in connections:  # a test's database may be gone
+            super().before_fork()
+
     def after_fork(self) -> Iterable[object]:
-        BorrowedSqlite.after_fork(self)
-        return super().after_fork()
+        return super().after_fork() if self.alias in connections else ()
+
+    def _use(self, wrapper: Any) -> None:
+        self.refuse_inherited()
+        if wrapper not in self._used:
+            with self._mutex:
+                self._used.add(wrapper)
+
+    def _open_connections(self) -> list[sqlite3.Connection]:
+        with self._mutex:
+            return [wrapper.connection for wrapper in self._used if wrapper.connection is not None]
+
+    def _close_idle(self) -> None:
+        wrapper = self._wrapper
+        if wrapper.connection is not None and not wrapper.in_atomic_block and is_idle(wrapper.connection):
+            wrapper.close()
+        self._open_at_fork = self._open_connections()
+
+    def forked(self) -> None:
+        self._open_at_fork = []
+        super().forked()
+
+    def _let_go(self) -> Iterable[object]:
+        found = [*self._open_at_fork, *self._open_connections(), *super()._let_go()]
+        self._open_at_fork = []
+        self._used.clear()
+        return {id(raw): raw for raw in found}.values()
 
 
 class DjangoSqliteSession(JoinedSession):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import Pool, SingletonThreadPool, StaticPool
 
 from queuert.contrib.borrowed_sqlite import BorrowedSqlite, LentSession, SqliteLoan, refuse_shared
 from queuert.contrib.sqlalchemy.hooks import hooks_of
@@ -71,6 +72,7 @@ class SQLAlchemyProvider(Provider):
             busy_timeout=busy_timeout,
             check_foreign_keys=check_foreign_keys,
         )
+        event.listen(self.engine, "connect", database.opened)
         if self._configure:
             event.listen(self.engine, "connect", lambda raw, _: database.prepare_connection(raw))
             event.listen(self.engine, "savepoint", _begin_before_savepoint)
@@ -92,6 +94,9 @@ class EngineSqlite(BorrowedSqlite):
             )
         self._engine = engine
         self._factory = factory
+        self._records: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The pool's entries for connections that it opened."""
+        self._old_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"EngineSqlite({self._engine!r})"
@@ -101,6 +106,7 @@ class EngineSqlite(BorrowedSqlite):
         lent = self.lent_session
         if lent is not None and lent.raw is raw:
             return lent
+        self.refuse_inherited()
         if isinstance(raw, sqlite3.Connection) and not (reading or raw.in_transaction or pragma(raw, "foreign_keys")):
             self.prepare_connection(raw)
         return super().join(raw, reading=reading, hooks=hooks_for(conn, self, hooks, reading=reading))
@@ -140,9 +146,26 @@ class EngineSqlite(BorrowedSqlite):
                 self.path = next(row[2] for row in rows if row[1] == "main")
         return super().open_watcher()
 
-    def after_fork(self) -> Iterable[object]:
-        super().after_fork()
-        return let_go_of_pool(self._engine)
+    # Forks.
+
+    def opened(self, _: object, record: Any) -> None:
+        with self._mutex:
+            self._records.add(record)
+
+    def _close_idle(self) -> None:
+        pool = self._engine.pool
+        if isinstance(pool, (StaticPool, SingletonThreadPool)):
+            return  # theirs are in use
+        for old in list(self._old_pools):  # where a connection goes that was in use at an earlier fork
+            old.dispose()
+        self._old_pools.add(pool)
+        self._engine.dispose()
+
+    def _let_go(self) -> Iterable[object]:
+        pool = let_go_of_pool(self._engine)
+        inherited = [record.dbapi_connection for record in self._records if record.dbapi_connection is not None]
+        self._records.clear()
+        return [*pool, *inherited] if inherited else ()
 
 
 class _EngineLoan(SqliteLoan):
