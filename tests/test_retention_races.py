@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from support.racing import together
 from support.waiting import eventually
 
 import queuert
-from queuert import ChainNotFoundError, JobStateError, NewChain, Queuert, Retention
+from queuert import ChainNotFoundError, Dedup, JobStateError, NewChain, Queuert, Retention
 from queuert.retention import BATCH
 
 EVERYTHING = Retention(0, 0, 0)
@@ -153,6 +154,45 @@ def test_deleting_by_hand_does_not_take_a_blocker_from_a_job_that_is_retried(
 
     together(retry, delete)
     assert_whole(app)
+
+
+def test_keys_that_are_used_again_meanwhile_stay_unique(app: Queuert, another: Callable[[], Queuert]) -> None:
+    keys = [f"k{number}" for number in range(3)]
+    held: Counter[str] = Counter()
+    guard, over = threading.Lock(), threading.Event()
+
+    def use(app: Queuert) -> int:
+        started = 0
+        for _ in range(40):
+            key = random.choice(keys)
+            chain = app.start_chain("work", dedup=Dedup(key))
+            if chain.deduplicated:
+                continue
+            started += 1
+            with guard:
+                held[key] += 1
+                assert held[key] == 1, "two open chains have the key"
+            with app.complete_chain(chain.id) as tail:
+                with guard:
+                    held[key] -= 1
+                tail.finish()
+        return started
+
+    def clean(app: Queuert) -> int:
+        deleted = 0
+        while not over.is_set():
+            deleted += app.cleanup(EVERYTHING)["completed"]
+        return deleted
+
+    def use_and_end() -> int:
+        try:
+            return sum(together(*(lambda each=each: use(each) for each in (another(), another(), another()))))
+        finally:
+            over.set()
+
+    started, deleted = together(use_and_end, lambda: clean(another()))
+    assert started == deleted + app.cleanup(EVERYTHING)["completed"]
+    assert count(app, "job") == count(app, "job_key") == 0
 
 
 def test_it_waits_for_nobody(pg_url: str) -> None:
