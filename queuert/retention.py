@@ -4,7 +4,8 @@ Each batch is one short transaction, and a rest follows it that is at least as l
 the busier the database, the slower the cleanup. It can be interrupted at any point, also by a kill, and run again.
 
 A batch looks, locks and looks again, since in between a chain may have been retried or named as a blocker. It waits for nobody:
-what somebody has locked is left for the next time. What `delete_chain` would refuse, because others still wait for it, is kept.
+what somebody has locked is left for the next time. (Only a start with the same deduplication key, not committed yet, is waited
+for.) What `delete_chain` would refuse, because others still wait for it, is kept.
 """
 
 from __future__ import annotations
