@@ -74,10 +74,12 @@ def run(parts: Sequence[Part], options: Options, out: Path, memory_in_full: bool
         lines.notes.append("Sizes were small: growth, memory and the snapshot say little, and start-up counts for much.")
     if failed:
         lines.notes.append(f"Failed, or not measured to the end: {', '.join(failed)}.")
-    bar.print(lines.text())
+    if lines.rows or lines.notes:
+        bar.print(lines.text())
+        tables.insert(0, lines)
     minutes, seconds = divmod(round(time.monotonic() - begun), 60)
     about.append(f"Measured in {minutes} minutes and {seconds} seconds{', quick' if options.quick else ''}.")
-    for path in write(out, context, about, [lines, *tables]):
+    for path in write(out, context, about, tables):
         print(path)
     return 1 if failed else 0
 

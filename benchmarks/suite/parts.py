@@ -21,7 +21,7 @@ class Part:
 PARTS = [
     Part("enqueue", enqueue.enqueue, 50),
     Part("drain", drain.drain, 190),
-    Part("chains", chains.chains, 90),
+    Part("chains", chains.chains, 70),
     Part("processes", processes.processes, 110),
     Part("latency", latency.latency, 120),
     Part("idle", idle.idle, 45),
