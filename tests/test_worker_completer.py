@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -199,26 +201,47 @@ def test_a_passing_error_is_ridden_out_and_nothing_is_lost(app: Queuert) -> None
 
 @pytest.mark.parametrize("committed", [True, False], ids=["it had committed", "it had not"])
 @pytest.mark.parametrize("again", [False, True], ids=["recovered at once", "recovered by the next try"])
-def test_the_answer_to_commit_is_lost(pg_url: str, committed: bool, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection dies around COMMIT; the job completes once, whatever happened."""
+@pytest.mark.parametrize("how", ["statement", "transaction"])
+def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection dies around the commit; the job completes once, whatever happened. A plain result is written by one
+    statement, a continuation with an id of its own in a transaction."""
     import psycopg
+
+    from queuert.storage.postgres_session import PostgresSession
 
     with Queuert(pg_url) as app:
         ran = []
-        app.job("job")(lambda job: ran.append(job.attempt))
-        commit = psycopg.Connection.commit
         lost = [0]
 
-        def losing(self: Any) -> None:
+        @app.job("job")
+        def job(job: RunningJob[None]) -> Any:
+            ran.append(job.attempt)
+            return job.continue_with("next", None, id=str(uuid.uuid4())) if how == "transaction" else None
+
+        app.job("next")(lambda job: None)
+
+        def losing(conn: Any, work: Callable[[], Any]) -> Any:
             if threading.current_thread().name.endswith("-completer") and not lost[0]:
                 lost[0] += 1
                 if committed:
-                    commit(self)
-                self.pgconn.finish()
+                    work()
+                conn.pgconn.finish()
                 raise psycopg.OperationalError("the connection is lost")
-            commit(self)
+            return work()
 
-        monkeypatch.setattr(psycopg.Connection, "commit", losing)
+        commit, run = psycopg.Connection.commit, PostgresSession.run
+        if how == "transaction":
+            monkeypatch.setattr(psycopg.Connection, "commit", lambda self: losing(self, lambda: commit(self)))
+        else:
+            monkeypatch.setattr(
+                PostgresSession,
+                "run",
+                lambda self, query, params: (
+                    losing(self.raw, lambda: run(self, query, params))
+                    if query.name == "complete_jobs"
+                    else run(self, query, params)
+                ),
+            )
         if again:
             from queuert.worker.outcomes import _Group
 

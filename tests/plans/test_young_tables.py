@@ -1,4 +1,4 @@
-"""A statement that is prepared while the tables are nearly empty keeps its plan while they grow: it must be a good one already."""
+"""A statement prepared while the tables are nearly empty keeps its plan while they grow: it must be a good one already."""
 
 from __future__ import annotations
 
