@@ -218,8 +218,18 @@ def test_a_chain_named_as_blocker_at_the_last_moment_stays(app: Queuert, monkeyp
     assert [chain.id for chain in app.get_job_blockers(waiting[0].id)] == [first.id]
 
 
-def test_on_a_file_the_space_is_given_back(sqlite_path: Path) -> None:
+def engine_on(path: Path) -> object:
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    from queuert.contrib.sqlalchemy import SQLAlchemyProvider
+
+    return SQLAlchemyProvider(sqlalchemy.create_engine(f"sqlite:///{path}"))
+
+
+@pytest.mark.parametrize("lent", [False, True], ids=["own connections", "an engine's"])
+def test_on_a_file_the_space_is_given_back(sqlite_path: Path, lent: bool) -> None:
     with Queuert(sqlite_path) as app:
+        app.migrate()  # so that the file is one of ours, with incremental auto-vacuum
+    with Queuert(engine_on(sqlite_path) if lent else sqlite_path) as app:
         app.migrate()
         app.declare("work")
         app.start_chains([NewChain("work", "x" * 1000) for _ in range(1000)])
