@@ -50,6 +50,7 @@ class Cleaner:
         self._retention = retention
         self._look_at = 0.0
         self._vacuums = True
+        self._unfinished: tuple[str, str] | None = None
 
     @property
     def retention(self) -> Retention:
@@ -73,10 +74,15 @@ class Cleaner:
         deleted = {"completed": 0, "failed": 0, "cancelled": 0}
         types = self._engine.read(None, self._engine.repository.chain_types)
         kinds = [(status, age, type_name) for status, age in policy.as_seconds().items() for type_name in types]
-        # In another order every time: where time is up before the end, it is not always the same that are left over.
-        for status, age, type_name in random.sample(kinds, len(kinds)):
+        # One that was cut short is taken up where it ended, or the first kinds might use up all the time, every time.
+        first = next((n for n, (status, _, type_name) in enumerate(kinds) if (status, type_name) == self._unfinished), 0)
+        self._unfinished = None
+        for status, age, type_name in kinds[first:] + kinds[:first]:
             batches = self._batches(type_name, status, age)
-            while not stop.is_set() and (deadline is None or time.monotonic() < deadline):
+            while True:
+                if stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                    self._unfinished = status, type_name
+                    return deleted
                 started = time.monotonic()
                 gone = next(batches, None)
                 if gone is None:

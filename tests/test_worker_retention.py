@@ -170,6 +170,35 @@ def test_a_worker_that_stops_leaves_the_rest_for_the_next(app: Queuert, monkeypa
         assert worker.running
 
 
+def test_one_that_is_cut_short_is_taken_up_where_it_ended(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        app.declare(name)
+    chains = [app.start_chain(name) for name in ("a", "b", "c")]
+    app.cancel_chains(chains)
+    make_all_older(app)
+    waiting = app.start_chain("work", blockers=[chains[0], app.start_chain("work")])
+    looked: list[str] = []
+    batches = app._cleaner._batches
+
+    def look(type_name: str, status: str, age: float) -> Any:
+        if status == "cancelled":
+            looked.append(type_name)
+            if type_name == "b" and looked.count("b") == 1:
+                stop.set()  # time is up
+        return batches(type_name, status, age)
+
+    monkeypatch.setattr(app._cleaner, "_batches", look)
+    stop = threading.Event()
+    app._cleaner.clean(stop=stop)
+    assert looked == ["a", "b"]
+    assert app._cleaner.clean() == {"completed": 0, "failed": 0, "cancelled": 2}
+    assert looked[2:4] == ["b", "c"]
+    looked.clear()
+    app._cleaner.clean()
+    assert looked[0] == "a", "the one before was not cut short"
+    assert app.get_chain(waiting.id) is not None
+
+
 def test_one_that_breaks_in_the_middle_is_followed_by_another(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     many_old(app, 2 * BATCH)
     delete = app._cleaner._delete
