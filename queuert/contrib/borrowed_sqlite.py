@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from queuert.errors import DatabaseUnavailableError, StaleSnapshotError, TransactionRequiredError
 from queuert.hooks import Hooks
@@ -284,6 +285,11 @@ def is_idle(raw: sqlite3.Connection) -> bool:
     except sqlite3.OperationalError:
         return False
     return True
+
+
+def path_of(name: str) -> str:
+    """The path in the name of a file, which may be a URI of SQLite's."""
+    return unquote(urlsplit(name).path) if name.startswith("file:") else name
 
 
 def refuse_shared(raw: sqlite3.Connection) -> None:

@@ -485,6 +485,25 @@ def test_connections_are_kept_between_jobs_where_django_keeps_them(request: pyte
         assert len(set(used)) == 1
 
 
+def test_connections_are_checked_before_a_job_where_django_checks_them(request: pytest.FixtureRequest) -> None:
+    url = str(target(request, "postgres"))
+    used: list[int] = []
+    with django_database(database_settings(url, CONN_MAX_AGE=60, CONN_HEALTH_CHECKS=True)), make_app() as app:
+
+        @app.job(max_attempts=1)
+        def look(job: RunningJob[None]) -> None:
+            Order.objects.using(ALIAS).count()
+            used.append(connections[ALIAS].connection.info.backend_pid)
+
+        with app.worker():
+            app.wait_for(app.start_chain(look), timeout=20)
+            with psycopg.connect(url, autocommit=True) as killer:
+                killer.execute("SELECT pg_terminate_backend(%s)", used)
+            eventually(lambda: used[0] not in backends(url))
+            app.wait_for(app.start_chain(look), timeout=20)
+        assert len(set(used)) == 2
+
+
 def test_a_worker_leaves_no_connection_behind(pg_app: Queuert, empty_pg_url: str) -> None:
     pg_app.job("noop")(lambda job: None)
     with pg_app.worker(concurrency=2):
@@ -618,6 +637,18 @@ def test_a_sqlite_file_is_switched_to_wal(sqlite_path: Path) -> None:
             app.start_chain("ship")
         with connections[ALIAS].cursor() as cursor:
             assert cursor.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_the_name_of_a_file_may_be_a_uri(sqlite_path: Path) -> None:
+    path = sqlite_path.with_name("my shop.db")
+    entry = database_settings(path, OPTIONS={"uri": True}) | {"NAME": path.as_uri() + "?cache=private"}
+    ran = threading.Event()
+    with django_database(entry), make_app() as app, Queuert(path) as other:
+        app.job("noop")(lambda job: ran.set())
+        other.declare("noop")
+        with app.worker(poll_interval=60):
+            other.start_chain("noop")  # seen by watching the file
+            assert ran.wait(15)
 
 
 def test_others_that_write_all_the_time_do_not_starve_a_transaction_that_read_first(sqlite_path: Path) -> None:

@@ -239,9 +239,11 @@ def test_the_commands_migrate_work_and_tell(url: str, tmp_path: Path) -> None:
     (tmp_path / "shopapp.py").write_text(textwrap.dedent(MODULE).format(url=url))
     command = ("-m", "flask", "--app", "shopapp", "queuert")
     missing = run(tmp_path, *command, "stats")
-    assert missing.returncode == 1
-    assert "migrate" in missing.stderr
-    assert "Traceback" not in missing.stderr
+    worker = run(tmp_path, *command, "worker")
+    for refused in (missing, worker):
+        assert refused.returncode == 1
+        assert "run `flask queuert migrate`" in refused.stderr
+        assert "Traceback" not in refused.stderr
     assert "applied 0001" in run(tmp_path, *command, "migrate").stdout
     assert "nothing to do" in run(tmp_path, *command, "migrate").stdout
     with (

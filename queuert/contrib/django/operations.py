@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.db.migrations.operations.base import Operation
 
 from queuert.contrib.django.conf import alias, names, project_queue
-from queuert.storage.sqlfiles import TABLES
+from queuert.storage.sqlfiles import migrations
+
+_CREATE = re.compile(r'^CREATE (TABLE|TYPE|FUNCTION) ((?:"[^"]+"\.)?"[^"]+")', re.MULTILINE)
 
 
 class ApplySql(Operation):
@@ -26,11 +29,9 @@ class ApplySql(Operation):
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         if not self._is_here(app_label, schema_editor):
             return
-        tokens = names().tokens("postgres" if schema_editor.connection.vendor == "postgresql" else "sqlite")
-        for table in reversed(TABLES):
-            schema_editor.execute(f"DROP TABLE IF EXISTS {tokens[table]}")
-        if schema_editor.connection.vendor == "postgresql":
-            schema_editor.execute(f"DROP TYPE IF EXISTS {tokens['job_status']}")
+        dialect = "postgres" if schema_editor.connection.vendor == "postgresql" else "sqlite"
+        for kind, name in reversed([("TABLE", names().tokens(dialect)["migration"]), *created(dialect)]):
+            schema_editor.execute(f"DROP {kind} IF EXISTS {name}")
 
     def describe(self) -> str:
         return "Apply the SQL of the job tables"
@@ -44,3 +45,9 @@ class ApplySql(Operation):
         from django.db import router
 
         return bool(router.allow_migrate(database, app_label))
+
+
+def created(dialect: str) -> list[tuple[str, str]]:
+    """The tables, types and functions that our SQL makes, in its order."""
+    statements = [statement for migration in migrations(dialect, names()) for statement in migration.statements]
+    return [(found[1], found[2]) for statement in statements if (found := _CREATE.search(statement))]

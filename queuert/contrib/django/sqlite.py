@@ -12,7 +12,7 @@ from typing import Any
 from django.db import Error as DjangoError
 from django.db import connections, transaction
 
-from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan, is_idle
+from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan, is_idle, path_of
 from queuert.contrib.django.provider import OnDjango, hooks_of
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
@@ -40,7 +40,7 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
 
     def _name(self) -> str:
         wrapper = self._wrapper
-        return MEMORY if wrapper.is_in_memory_db() else os.fspath(wrapper.settings_dict["NAME"])
+        return MEMORY if wrapper.is_in_memory_db() else path_of(os.fspath(wrapper.settings_dict["NAME"]))
 
     # Tests change the name of the database after the app was made.
 

@@ -22,6 +22,7 @@ from queuert.job_types import DefinesJobTypes
 
 KEY = "queuert"
 PREFIX = "QUEUERT_"
+REMEDY = "run `flask queuert migrate`"
 WORKER_KEYS = ("CONCURRENCY", "POLL_INTERVAL")
 
 
@@ -50,6 +51,7 @@ class FlaskQueuert(DefinesJobTypes):
         queuert = Queuert(_target(app, self._db if db is None else db), **_options(app))
         queuert.include(self._registry)
         queuert._database.around_attempt = _contexts(app)
+        queuert._database.remedy = REMEDY
         app.extensions[KEY] = queuert
         app.cli.add_command(group)
         self._apps.append(app)

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import Pool, SingletonThreadPool, StaticPool
 
-from queuert.contrib.borrowed_sqlite import BorrowedSqlite, LentSession, SqliteLoan, refuse_shared
+from queuert.contrib.borrowed_sqlite import BorrowedSqlite, LentSession, SqliteLoan, path_of, refuse_shared
 from queuert.contrib.sqlalchemy.hooks import hooks_of
 from queuert.contrib.sqlalchemy.loans import ConnectionLoan, SessionFactory, SessionLoan, connection_loan, session_loan
 from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
@@ -254,4 +254,4 @@ def _sqlite_path(engine: Engine) -> str:
     path = engine.url.database
     if not path or path == MEMORY or "mode=memory" in path or engine.url.query.get("mode") == "memory":
         return MEMORY
-    return path.partition("?")[0].removeprefix("file:") if path.startswith("file:") else path
+    return path_of(path)

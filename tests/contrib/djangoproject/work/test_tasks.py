@@ -7,16 +7,17 @@ from datetime import timedelta
 from typing import Any
 from unittest import mock
 
+import django
 from django.db import transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
 try:
-    from django.tasks import TaskResultStatus, default_task_backend, exceptions
+    from django.tasks import TaskResultStatus, default_task_backend, exceptions, task_backends
     from django.tasks.signals import task_enqueued, task_finished, task_started
 except ImportError:
     try:
-        from django_tasks import TaskResultStatus, default_task_backend, exceptions
+        from django_tasks import TaskResultStatus, default_task_backend, exceptions, task_backends
         from django_tasks.signals import task_enqueued, task_finished, task_started
     except ImportError:
         raise unittest.SkipTest("there is no framework for tasks") from None
@@ -166,6 +167,11 @@ class Tasks(TestCase):
             self.assertEqual(run_due_jobs(), 1)
         result.refresh()
         self.assertEqual((result.status, len(result.errors), result.attempts), (TaskResultStatus.FAILED, 2, 2))
+
+    def test_djangos_own_framework_is_used_where_there_is_one(self) -> None:
+        package = "django.tasks." if django.VERSION >= (6, 0) else "django_tasks."
+        self.assertTrue(TaskResultStatus.__module__.startswith(package))
+        self.assertTrue(any(base.__module__.startswith(package) for base in type(task_backends["default"]).__mro__))
 
     def test_the_backend_checks_its_app(self) -> None:
         self.assertEqual(list(default_task_backend.check()), [])
