@@ -117,8 +117,11 @@ def _as_is(value: Any) -> Any:
     return value
 
 
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _dumps(items: Iterable[object]) -> str:
-    return json.dumps(items if isinstance(items, (list, tuple)) else list(items), separators=(",", ":"))
+    return _encode(items if isinstance(items, (list, tuple)) else list(items)) if items else "[]"
 
 
 class Repository:

@@ -199,7 +199,7 @@ READS: dict[str, Callable[[Store, Session, World], Any]] = {
 def _list(store: Store, session: Session, listing: str, order: str, world: World) -> list[Any]:
     repository, ids = store.repository, json.dumps([world.new, world.blocked])
     page = {"at": None, "id": None, "limit": 100}
-    span = {"since": None, "until": None}
+    span = {"since": None, "until": None, "error_codes": None}
     every = {"types": json.dumps(["a", "b", "c", "fresh"]), "statuses": json.dumps([status.value for status in Status])}
     if listing == "jobs":
         return repository.list_jobs(session, order, **page, **span, **every, chain_types=None)

@@ -136,6 +136,7 @@ DECLARE
     free {id_type}[];
     awaited boolean;
     closed {id_type}[];
+    continues boolean := false;
 BEGIN
     IF $5 THEN
         PERFORM j.id
@@ -201,9 +202,7 @@ BEGIN
                 SELECT *
                 FROM json_to_recordset($2) AS i (
                     id {id_type}, chain_id {id_type}, token bigint, output text, outcome text, holder text,
-                    waited double precision, next_id {id_type}, next_type text, next_input text, next_priority integer,
-                    next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
-                    next_trace text
+                    waited double precision, next_id {id_type}
                 )
                 WHERE $5 OR (i.id = ANY (free) AND i.chain_id = ANY (free))
                 {few}
@@ -229,10 +228,8 @@ BEGIN
                   OR (item.token IS NULL AND j.status IN ('pending', 'running'))
               )
             RETURNING
-                j.id, j.chain_id, j.chain_type_name, j.chain_index, j.chain_created_at, j.chain_trace_context,
-                j.deduplication_key, j.priority, j.attempt, j.last_attempt_at, j.completed_at,
-                item.outcome, item.holder, item.waited, item.next_id, item.next_type, item.next_input, item.next_priority,
-                item.next_at, item.next_after, item.next_max_attempts, item.next_blockers, item.next_trace
+                j.id, j.chain_id, j.attempt, j.last_attempt_at, j.completed_at,
+                item.outcome, item.holder, item.waited, item.next_id
         ),
         attempt AS (
             INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
@@ -243,22 +240,6 @@ BEGIN
                 done.completed_at, done.outcome
             FROM done
             WHERE done.outcome IS NOT NULL
-        ),
-        next AS (
-            INSERT INTO {job} (
-                id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
-                max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
-                trace_context
-            )
-            SELECT
-                done.next_id, done.next_type, done.chain_id, done.chain_type_name, done.chain_index + 1, done.next_input::jsonb,
-                CASE WHEN done.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-                coalesce(done.next_priority, done.priority), {now},
-                greatest({now}, coalesce(done.next_at, {now} + make_interval(secs => done.next_after))),
-                done.next_max_attempts, done.deduplication_key, done.chain_created_at, done.next_blockers, done.next_blockers,
-                done.chain_trace_context, done.next_trace
-            FROM done
-            WHERE done.next_id IS NOT NULL
         )
         SELECT
             done.id, done.chain_id, done.next_id, done.completed_at,
@@ -269,7 +250,37 @@ BEGIN
         IF awaited THEN
             closed := array_append(closed, chain_id);
         END IF;
+        continues := continues OR next_id IS NOT NULL;
     END LOOP;
+    IF continues THEN
+        INSERT INTO {job} (
+            id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
+            max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
+            trace_context
+        )
+        SELECT
+            item.next_id, item.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, item.next_input::jsonb,
+            CASE WHEN item.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+            coalesce(item.next_priority, j.priority), {now},
+            greatest({now}, coalesce(item.next_at, {now} + make_interval(secs => item.next_after))),
+            item.next_max_attempts, j.deduplication_key, j.chain_created_at, item.next_blockers, item.next_blockers,
+            j.chain_trace_context, item.next_trace
+        FROM (
+            SELECT *
+            FROM (
+                SELECT *
+                FROM json_to_recordset($2) AS i (
+                    id {id_type}, next_id {id_type}, next_type text, next_input text, next_priority integer,
+                    next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
+                    next_trace text
+                )
+                WHERE i.next_id IS NOT NULL
+                {few}
+            ) i
+            {few}
+        ) item
+        JOIN {job} j ON j.id = item.id AND j.continued_to = item.next_id;
+    END IF;
     IF closed IS NOT NULL THEN
         RETURN QUERY
         WITH waiting AS MATERIALIZED (
