@@ -20,7 +20,9 @@ from queuert.storage.base import Session
 from queuert.storage.repository import Running
 
 LONGEST_RUNNING: Final = 20
-TRIED: Final = (Status.PENDING, Status.RUNNING, Status.FAILED, Status.BLOCKED)
+TRIED: Final = (Status.RUNNING, Status.FAILED)
+UNTRIED: Final = (Status.PENDING, Status.BLOCKED)
+"""Not tried yet, but for those of the pending that are to be tried again."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,20 @@ class History:
 
         by_type: dict[str, dict[str, int]] = {}
         totals: Counter[Status] = Counter()
+        by_attempt: dict[str, Counter[int]] = {}
         for type_name, status, number in repository.count_jobs(session, types, statuses, beyond):
             totals[status] += number
             if number:
                 by_type.setdefault(type_name, {})[status] = up_to_limit(number)
-        attempts: Counter[int] = Counter()
-        by_attempt: dict[str, dict[int, int]] = {}
+                if status in UNTRIED:
+                    by_attempt.setdefault(type_name, Counter())[0] += number
         tried = [status.value for status in TRIED]
-        for type_name, attempt, number in repository.count_attempts(session, types, tried, limit):
-            attempts[attempt] += number
-            by_attempt.setdefault(type_name, {})[attempt] = up_to_limit(number)
+        for type_name, attempt, number, again in repository.count_attempts(session, types, tried, limit):
+            counts = by_attempt.setdefault(type_name, Counter())
+            counts[attempt] += number
+            if again:
+                counts[0] -= number
+        attempts = sum(by_attempt.values(), Counter())
         errors = repository.count_errors(session, types, limit)
         running = repository.longest_running(session, types, LONGEST_RUNNING)
         due = repository.next_due(session, types)
@@ -111,8 +117,11 @@ class History:
             oldest_running=running[0] if running else None,
             longest_running=running,
             oldest_ready_seconds=-due if due is not None and due <= 0 else None,
-            attempts={number: up_to_limit(attempts[number]) for number in sorted(attempts)},
-            attempts_by_type={name: dict(sorted(counts.items())) for name, counts in sorted(by_attempt.items())},
+            attempts={attempt: up_to_limit(number) for attempt, number in sorted(attempts.items())},
+            attempts_by_type={
+                name: {attempt: up_to_limit(number) for attempt, number in sorted(counts.items()) if number > 0}
+                for name, counts in sorted(by_attempt.items())
+            },
             error_codes=[(code, up_to_limit(number)) for code, number, _ in errors],
             error_examples={code: example for code, _, example in errors},
             stranded=up_to_limit(repository.count_stranded(session, types, limit)),

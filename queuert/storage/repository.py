@@ -451,9 +451,10 @@ class Repository:
 
     def count_attempts(
         self, session: Session, types: Sequence[str], statuses: Sequence[str], limit: int | None
-    ) -> list[tuple[str, int, int]]:
+    ) -> list[tuple[str, int, int, bool]]:
+        """Type, attempts, number of jobs; those that are to be tried again come marked, beside those of the statuses."""
         rows = self._run(session, "count_attempts", types=_dumps(types), statuses=_dumps(statuses), limit=self._limit(limit))
-        return [(row[0], row[1], row[2]) for row in rows]
+        return [(row[0], row[1], row[2], bool(row[3])) for row in rows]
 
     def count_errors(self, session: Session, types: Sequence[str], limit: int | None) -> list[tuple[str, int, str]]:
         """Error code, number of jobs, and one of them."""

@@ -235,7 +235,9 @@ OPERATIONS: dict[str, Operation] = {
     "list named jobs": named("jobs"),
     "list named chains": named("chains"),
     "count live jobs up to 100": lambda store, session: store.repository.count_jobs(session, TYPES, LIVE, 100),
-    "count attempts up to 100": lambda store, session: store.repository.count_attempts(session, TYPES, LIVE, 100),
+    "count attempts up to 100": lambda store, session: store.repository.count_attempts(
+        session, TYPES, ["running", "failed"], 100
+    ),
     "count errors up to 100": lambda store, session: store.repository.count_errors(session, TYPES, 100),
     "count stranded up to 100": lambda store, session: store.repository.count_stranded(session, TYPES, 100),
     "longest running": lambda store, session: store.repository.longest_running(session, TYPES, 20),

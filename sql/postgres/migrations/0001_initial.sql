@@ -57,6 +57,10 @@ CREATE INDEX "{prefix}job_listing_idx" ON {job} (type_name, status, created_at, 
 CREATE INDEX "{prefix}job_deduplication_idx" ON {job} (chain_type_name, deduplication_key, chain_created_at)
     WHERE deduplication_key IS NOT NULL AND continued_to IS NULL;
 
+-- Jobs that are to be tried again, by how often they were: few, so that it costs the others nothing.
+CREATE INDEX "{prefix}job_retry_idx" ON {job} (type_name, attempt)
+    WHERE status = 'pending' AND attempt > 0;
+
 CREATE INDEX "{prefix}job_error_idx" ON {job} (error_code, type_name)
     WHERE error_code IS NOT NULL;
 

@@ -195,8 +195,9 @@ CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:statuses::json))) AS st
 
 -- name: count_attempts
 -- params: types, statuses, limit
--- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status.
-SELECT type.name, counted.attempt, count(*)
+-- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status; and, marked
+-- as such, how many are to be tried again.
+SELECT type.name, counted.attempt, count(*), false
 FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
 CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:statuses::json))) AS state (name)
 CROSS JOIN LATERAL (
@@ -204,6 +205,17 @@ CROSS JOIN LATERAL (
     FROM {job} j
     WHERE j.type_name = type.name AND j.status = state.name::{job_status}
     ORDER BY j.created_at
+    LIMIT :limit
+) counted
+GROUP BY type.name, counted.attempt
+UNION ALL
+SELECT type.name, counted.attempt, count(*), true
+FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
+CROSS JOIN LATERAL (
+    SELECT j.attempt
+    FROM {job} j
+    WHERE j.type_name = type.name AND j.status = 'pending' AND j.attempt > 0
+    ORDER BY j.attempt
     LIMIT :limit
 ) counted
 GROUP BY type.name, counted.attempt;

@@ -186,12 +186,20 @@ CROSS JOIN json_each(:statuses) state;
 
 -- name: count_attempts
 -- params: types, statuses, limit
--- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status.
-SELECT type.value, j.attempt, count(*)
+-- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status; and, marked
+-- as such, how many are to be tried again.
+SELECT type.value, j.attempt, count(*), 0
 FROM json_each(:types) type
 CROSS JOIN json_each(:statuses) state
 CROSS JOIN {job} j ON j.rowid IN (
     SELECT i.rowid FROM {job} i WHERE i.type_name = type.value AND i.status = state.value LIMIT :limit
+)
+GROUP BY type.value, j.attempt
+UNION ALL
+SELECT type.value, j.attempt, count(*), 1
+FROM json_each(:types) type
+CROSS JOIN {job} j ON j.rowid IN (
+    SELECT i.rowid FROM {job} i WHERE i.type_name = type.value AND i.status = 'pending' AND i.attempt > 0 LIMIT :limit
 )
 GROUP BY type.value, j.attempt;
 
