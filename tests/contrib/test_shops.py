@@ -171,13 +171,21 @@ SERVERS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(
+    ("server", "database"),
+    [
+        ("sync", "sqlite"),
+        ("sync", "postgres"),
+        ("gthread", "sqlite"),
+        ("gthread", "postgres"),
+        ("uwsgi", "postgres"),  # test_uwsgi.py has more of it
+    ],
+    indirect=["database"],
+)
 def test_forked_servers_take_orders_at_once(shop: Shop, database: str, server: str, tmp_path: Path) -> None:
     """Both gunicorn (preload_app) and uWSGI load the application before they fork."""
     if server == "uwsgi":
         pytest.importorskip("pyuwsgi")
-        if database.startswith("sqlite"):
-            pytest.skip("test_uwsgi.py has this on each database")
     running = Running(shop, database, tmp_path)
     with running.serving(**SERVERS[server]) as site, ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: site.post("/orders", {"product": f"cup {n}"}), range(24)))
