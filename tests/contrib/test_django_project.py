@@ -35,6 +35,8 @@ def test_the_projects_own_tests_pass(database: dict[str, Any]) -> None:
 
 
 def test_migrations_make_the_tables_and_take_them_away(database: dict[str, Any]) -> None:
+    shown = manage(database, "sqlmigrate", "queuert", "0001")
+    assert "queuert_job_attempt" in shown.stdout, shown.stderr
     missing = manage(database, "queuert_stats")
     assert missing.returncode == 1
     assert "manage.py migrate" in missing.stderr

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.migrations.operations.base import Operation
 
+from queuert.cli.schema import schema_statements
 from queuert.contrib.django.conf import alias, names, project_queue
 from queuert.storage.sqlfiles import migrations
 
@@ -23,13 +24,18 @@ class ApplySql(Operation):
     def state_forwards(self, app_label: str, state: Any) -> None: ...
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        if self._is_here(app_label, schema_editor):
+        if not self._is_here(app_label, schema_editor):
+            return
+        if schema_editor.collect_sql:  # `manage.py sqlmigrate` only wants to see it
+            for statement in schema_statements(dialect_of(schema_editor), names()):
+                schema_editor.execute(statement, params=None)
+        else:
             project_queue().migrate()
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         if not self._is_here(app_label, schema_editor):
             return
-        dialect = "postgres" if schema_editor.connection.vendor == "postgresql" else "sqlite"
+        dialect = dialect_of(schema_editor)
         for kind, name in reversed([("TABLE", names().tokens(dialect)["migration"]), *created(dialect)]):
             schema_editor.execute(f"DROP {kind} IF EXISTS {name}")
 
@@ -45,6 +51,10 @@ class ApplySql(Operation):
         from django.db import router
 
         return bool(router.allow_migrate(database, app_label))
+
+
+def dialect_of(schema_editor: Any) -> str:
+    return "postgres" if schema_editor.connection.vendor == "postgresql" else "sqlite"
 
 
 def created(dialect: str) -> list[tuple[str, str]]:
