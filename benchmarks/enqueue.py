@@ -4,20 +4,24 @@
 
 Once in the user's own transaction (`conn=`), as an application does it that writes its own rows with the job, and once
 without. The bare driver on PostgreSQL has two ways to insert many rows; the faster one is the line.
+
+Sixteen threads that start chains at once, while somebody listens, must be as fast with notifications as without.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.bare import BATCH_INSERTS, bare
 from benchmarks.harness import PAYLOAD, RATIO_COLUMNS, Contender, Options, Store, Stores, Table, progress, race, run
-from queuert import NewChain
+from queuert import NewChain, Queuert
 
-SINGLE, BATCH = 0.7, 0.6
-"""The least ratios."""
+SINGLE, BATCH, TOLD = 0.7, 0.6, 0.9
+"""The least ratios: to the bare driver for one and many, and with notifications to without."""
+THREADS = 16
 
 
 def enqueue(store: Store, options: Options) -> Table:
@@ -89,6 +93,41 @@ def enqueue(store: Store, options: Options) -> Table:
     return table
 
 
+def enqueue_together(store: Store, options: Options) -> Table:
+    """Many threads at once, each in transactions of its own."""
+    table = Table(f"Starting chains from {THREADS} threads, {store.dialect} (jobs a second)", RATIO_COLUMNS)
+    progress(f"from {THREADS} threads")
+    each = 10 if options.quick else 30
+    with (
+        Queuert(store.url, pool_size=THREADS) as telling,
+        Queuert(store.url, pool_size=THREADS, notify="none") as silent,
+        Queuert(store.url) as listening,
+    ):
+        for app in (telling, silent):
+            app.declare("noop")
+        listening.job("other")(lambda job: None)
+        with listening.worker(concurrency=1):
+            result = race(
+                [
+                    Contender("told", lambda: from_threads(telling, each)),
+                    Contender("untold", lambda: from_threads(silent, each)),
+                ],
+                rounds=options.rounds,
+                turns=3 if options.quick else 6,
+            )
+    table.add_ratio("start_chain(), with notifications against without", result, "told", "untold", TOLD)
+    return table
+
+
+def from_threads(app: Queuert, each: int) -> int:
+    threads = [threading.Thread(target=repeat(lambda: app.start_chain("noop", PAYLOAD), each)) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return THREADS * each
+
+
 def repeat(call: Callable[[], object], times: int = 20) -> Callable[[], int]:
     def run_all() -> int:
         for _ in range(times):
@@ -104,6 +143,7 @@ def measure(options: Options, stores: Stores) -> Iterator[Table]:
             table = enqueue(store, options)
             table.notes.append(f"Payloads of {len(json.dumps(PAYLOAD))} bytes.")
             yield table
+            yield enqueue_together(store, options)
 
 
 if __name__ == "__main__":
