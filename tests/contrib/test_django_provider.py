@@ -18,12 +18,13 @@ from support.waiting import eventually
 pytest.importorskip("django")
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, OperationalError, connections, transaction
 from djangosite import ALIAS, Order, create_orders, database_settings, django_database, orders
 from others import BusyNeighbour, chains_around_a_close, forked, locked_orders
 
 from queuert import DuplicateJobIdError, Queuert, RunningJob
 from queuert.contrib.django import DjangoProvider
+from queuert.error_codes import error_code
 from queuert.errors import (
     DatabaseUnavailableError,
     SchemaVersionError,
@@ -360,6 +361,14 @@ def test_a_locked_database_is_recorded_as_one(request: pytest.FixtureRequest, ki
         job = app.get_job(chain.id)
         assert job is not None
         assert (job.status, job.error_code) == ("failed", "DEPENDENCY:DB_LOCKED")
+
+
+def test_the_drivers_error_is_found_behind_several_of_djangos() -> None:
+    failed, broken = OperationalError("database is locked"), transaction.TransactionManagementError("the block has failed")
+    assert error_code(failed) == "INTERNAL:OperationalError"
+    failed.__cause__ = sqlite3.OperationalError("database is locked")
+    broken.__cause__ = failed
+    assert error_code(failed) == error_code(broken) == "DEPENDENCY:DB_LOCKED"
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
