@@ -74,10 +74,13 @@ class Engine:
         single: bool = False,
     ) -> T:
         """Run `work` on the user's connection, or in a transaction of our own."""
-        with self.explained():
+        try:
             if conn is not None:
                 return work(self.join(conn))
             return self.database.run(work, recover=recover, single=single)
+        except Exception as error:
+            self._explain(error)
+            raise
 
     def read(self, conn: object | None, work: Callable[[Session], T]) -> T:
         with self.explained():
@@ -95,9 +98,12 @@ class Engine:
         try:
             yield
         except Exception as error:
-            clear = explain(error, self.repository.names, remedy=self.database.remedy)
-            if clear is None:
-                raise
+            self._explain(error)
+            raise
+
+    def _explain(self, error: Exception) -> None:
+        clear = explain(error, self.repository.names, remedy=self.database.remedy)
+        if clear is not None:
             raise clear from error
 
     # Effects after the commit

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from struct import unpack
 from typing import Union
 
 from queuert.errors import InvalidJobIdError
@@ -22,6 +23,7 @@ Id = Union[str, int, uuid.UUID]
 
 _lock = threading.Lock()
 _last = 0
+_random: list[int] = []
 
 _INTEGER_BITS = {
     "smallint": 16,
@@ -43,15 +45,19 @@ def uuid7() -> str:
     ticks = (stamp // 1_000_000) << 12 | (stamp % 1_000_000) * 4096 // 1_000_000
     with _lock:
         ticks = _last = max(ticks, _last + 1)
-    tail = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
+        if not _random:
+            _random.extend(unpack("128Q", os.urandom(1024)))  # a call for each would cost a microsecond
+        number = _random.pop()
+    tail = number & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
     text = f"{ticks >> 12:012x}7{ticks & 0xFFF:03x}{tail:016x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def _in_child() -> None:
-    """A child does not inherit the lock as another thread left it."""
+    """A child does not inherit the lock as another thread left it, nor the numbers its parent goes on to use."""
     global _lock
     _lock = threading.Lock()
+    _random.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -11,7 +11,7 @@ failure, its loss and the acts of operators are INFO.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -78,19 +78,18 @@ def producing(
     return None if engine.observer is None else engine.observer.produce(operation, type_names, told=told)
 
 
-def started(session: Session, produced: Produced | None, jobs: Iterable[tuple[str, str]]) -> None:
+def started(session: Session, produced: Produced | None, ids: Sequence[str], type_names: Sequence[str]) -> None:
     """Chains were started: the id and the type of each."""
     says = logger.isEnabledFor(logging.DEBUG)
     if session.hooks is None or (produced is None and not says):
         return
-    made = list(jobs)
 
     def tell() -> None:
-        for job_id, type_name in made if says else ():
+        for job_id, type_name in zip(ids, type_names, strict=True) if says else ():
             about = {"event": "started", "job_id": job_id, "chain_id": job_id, "type_name": type_name}
             logger.debug("Started %s %s.", type_name, job_id, extra=about)
-        if produced is not None and made:
-            produced.committed([job_id for job_id, _ in made])
+        if produced is not None and ids:
+            produced.committed(ids)
 
     session.hooks.on_commit(tell)
 

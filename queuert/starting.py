@@ -77,23 +77,31 @@ class NewChain:
         def __init__(self, job_type: JobType[Any, Any] | str, input: object = None, **options: Any) -> None: ...
 
 
-@dataclass
 class _Plan:
     """One chain of the batch, checked."""
 
-    job_type: JobType[Any, Any]
-    item: dict[str, Any]
-    explicit_id: bool
-    dedup: Dedup | None
-    excluded: tuple[str, ...]
-    blockers: tuple[str, ...]
-    duplicate_of: str | None = None
-    status: Status = Status.PENDING
+    __slots__ = ("blockers", "dedup", "duplicate_of", "excluded", "explicit_id", "id", "item", "job_type", "status")
 
-    @property
-    def id(self) -> str:
-        identity: str = self.item["id"]
-        return identity
+    def __init__(
+        self,
+        id: str,
+        job_type: JobType[Any, Any],
+        item: dict[str, Any],
+        explicit_id: bool,
+        dedup: Dedup | None,
+        excluded: tuple[str, ...],
+        blockers: tuple[str, ...],
+    ) -> None:
+        self.id = id
+        self.job_type = job_type
+        self.item = item
+        """What is written; a default is left out."""
+        self.explicit_id = explicit_id
+        self.dedup = dedup
+        self.excluded = excluded
+        self.blockers = blockers
+        self.duplicate_of: str | None = None
+        self.status = Status.PENDING
 
 
 class Starter:
@@ -106,6 +114,8 @@ class Starter:
         plans = self._plans(chains, trace)
         if not plans:
             return []
+        if conn is not None:
+            return self._engine.write(conn, lambda session: self._create(session, plans))
         result: list[Chain] = []
 
         def work(session: Session) -> list[Chain]:
@@ -121,7 +131,7 @@ class Starter:
             return result or chains  # only a single statement can have got through without a result
 
         single = not any(plan.dedup or plan.blockers or (plan.explicit_id and len(plans) > 1) for plan in plans)
-        return self._engine.write(conn, work, recover=recover, single=single)
+        return self._engine.write(None, work, recover=recover, single=single)
 
     def start_in(self, session: Session, chains: Sequence[NewChain]) -> list[Chain]:
         """Start chains in a transaction of the library's own that does other things too."""
@@ -142,25 +152,27 @@ class Starter:
             raise TypeError(f"dedup must be a Dedup, not {type(dedup).__name__}.")
         blockers = check_blocker_ids(engine, chain.blockers, job_type.name)
         max_attempts = job_type.max_attempts if isinstance(chain.max_attempts, _Unset) else chain.max_attempts
-        return _Plan(
-            job_type=job_type,
-            item={
-                "id": engine.ids.new() if chain.id is None else engine.ids.check(chain.id),
-                "type_name": job_type.name,
-                "input": engine.encode_input(job_type, chain.input),
-                "priority": check_priority(job_type.priority if chain.priority is None else chain.priority),
-                "at": at,
-                "after": after,
-                "max_attempts": check_max_attempts(max_attempts),
-                "key": dedup.key if dedup else None,
-                "blockers": len(blockers),
-                "trace": trace,
-            },
-            explicit_id=chain.id is not None,
-            dedup=dedup,
-            excluded=tuple(engine.ids.check(chain_id(ref)) for ref in dedup.exclude_chain_ids) if dedup else (),
-            blockers=blockers,
-        )
+        identity = engine.ids.new() if chain.id is None else engine.ids.check(chain.id)
+        item: dict[str, Any] = {
+            "id": identity,
+            "type_name": job_type.name,
+            "input": engine.encode_input(job_type, chain.input),
+            "max_attempts": check_max_attempts(max_attempts),
+        }
+        if priority := check_priority(job_type.priority if chain.priority is None else chain.priority):
+            item["priority"] = priority
+        if at is not None:
+            item["at"] = at
+        if after is not None:
+            item["after"] = after
+        if dedup is not None:
+            item["key"] = dedup.key
+        if blockers:
+            item["blockers"] = len(blockers)
+        if trace is not None:
+            item["trace"] = trace
+        excluded = tuple(engine.ids.check(chain_id(ref)) for ref in dedup.exclude_chain_ids) if dedup else ()
+        return _Plan(identity, job_type, item, chain.id is not None, dedup, excluded, blockers)
 
     def _create(self, session: Session, plans: Sequence[_Plan]) -> list[Chain]:
         if not _may_be_refused_late(plans):
@@ -227,21 +239,21 @@ class Starter:
             for plan in plans:
                 plan.item["trace"] = produced.trace
         created = repository.insert_chains(session, [plan.item for plan in plans], channel)
-        taken = next((plan.id for plan in plans if plan.id not in created), None)
-        if taken is not None:
+        if len(created) < len(plans):
+            taken = next(plan.id for plan in plans if plan.id not in created)
             if created:  # cheaper than a savepoint around every batch in which all goes well
                 repository.delete_chains(session, list(created))
             raise DuplicateJobIdError(taken)
         blocked = {plan.id: plan for plan in plans if plan.blockers}
         if blocked:
-            traces = {plan.id: plan.item["trace"] for plan in blocked.values()}
+            traces = {plan.id: plan.item.get("trace") for plan in blocked.values()}
             connect_blockers(engine, session, {plan.id: plan.blockers for plan in blocked.values()}, traces)
             for freed in repository.settle_blockers(session, list(blocked)):
                 blocked[freed.id].status = freed.status
         if channel is None:
             ready = {plan.job_type.name for plan in plans if plan.status is Status.PENDING}
             engine.announce(session, scheduled(ready))
-        observing.started(session, produced, zip((plan.id for plan in plans), names, strict=True))
+        observing.started(session, produced, [plan.id for plan in plans], names)
         return created
 
     def _records(self, session: Session, plans: Sequence[_Plan], created: Mapping[str, datetime]) -> list[Chain]:
@@ -254,16 +266,20 @@ class Starter:
                 found = existing[plan.duplicate_of]
                 record = engine.decode_chain(Chain(**found.__dict__), deduplicated=True)
             else:
-                record = Chain(
+                name = plan.job_type.name
+                record = object.__new__(Chain)  # filling the dict is several times as fast as a frozen __init__
+                record.__dict__.update(
                     id=plan.id,
-                    type_name=plan.job_type.name,
+                    type_name=name,
                     status=plan.status,
                     input=plan.job_type.decode_input(plan.item["input"]),
                     output=None,
                     created_at=created[plan.id],
                     completed_at=None,
                     tail_id=plan.id,
-                    tail_type_name=plan.job_type.name,
+                    tail_type_name=name,
+                    error_code=None,
+                    deduplicated=False,
                 )
             records.append(record)
         return records
@@ -338,6 +354,8 @@ def _check_batch(plans: Sequence[_Plan]) -> None:
         by_id[plan.id] = plan
     settled: set[str] = set()
     for plan in plans:
+        if not plan.blockers:
+            continue
         path: list[tuple[str, list[str]]] = [(plan.id, list(plan.blockers))]
         waiting = {plan.id}
         while path:

@@ -28,6 +28,8 @@ _IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "cont
 _CLAIMED_TIMES: Final = tuple(name for name in CLAIMED_COLUMNS if name in _TIME_NAMES)
 
 _JUST_CLAIMED: Final = {**dict.fromkeys(JOB_COLUMNS), "status": Status.RUNNING, "open_blockers": 0}
+_NEW_CHAIN: Final = {"priority": 0, "blockers": 0, **dict.fromkeys(("at", "after", "key", "trace"))}
+"""What an item need not say."""
 _READS_Z: Final = sys.version_info >= (3, 11)
 
 CLAIM_WINDOW: Final = 2  # candidates looked at for each job asked for, so that rows locked by others do not leave it short
@@ -140,8 +142,14 @@ class Repository:
 
     def insert_chains(self, session: Session, items: Sequence[Item], channel: str | None = None) -> dict[str, datetime]:
         """Insert first jobs; when each was created, by id. One whose id exists is left out."""
-        rows = self._run(session, "insert_chains", items=_dumps(items), channel=channel)
-        return {str(row[0]): self._time(row[1]) for row in rows}
+        if len(items) == 1:
+            rows = session.run(self.queries["insert_chain"], {**_NEW_CHAIN, **items[0], "channel": channel})
+        else:
+            rows = self._run(session, "insert_chains", items=_dumps(items), channel=channel)
+        if not rows:
+            return {}
+        at = self._time(rows[0][1])
+        return dict.fromkeys((str(item["id"]) for item in items) if rows[0][0] is None else (str(row[0]) for row in rows), at)
 
     def touch_keys(self, session: Session, items: Sequence[Item]) -> None:
         self._run(session, "touch_keys", items=_dumps(items))

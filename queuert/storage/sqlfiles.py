@@ -92,6 +92,10 @@ class Query:
     source: str = field(default="", compare=False)
     """File and line, for messages."""
 
+    def __post_init__(self) -> None:
+        if not self.uses_returned:
+            object.__setattr__(self, "uses_returned", tuple(":returned" in part for part in self.parts))
+
 
 @dataclass(frozen=True)
 class Migration:

@@ -46,8 +46,8 @@ class SqliteSession:
             return cursor.execute(query.parts[0], params).fetchall()
         rows: list[Row] = []
         returned: list[Row] = []
-        for part in query.parts:
-            if ":returned" in part:
+        for part, uses_returned in zip(query.parts, query.uses_returned, strict=True):
+            if uses_returned:
                 cursor.execute(part, {**params, "returned": json.dumps(returned)})
             else:
                 cursor.execute(part, params)

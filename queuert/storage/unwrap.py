@@ -18,6 +18,8 @@ MAX_WRAPPERS = 3
 
 def unwrap(conn: object, *, reading: bool = False) -> Any:
     """The driver's connection inside `conn`. Something unknown comes back as it is: the dialect refuses it."""
+    if type(conn).__module__ in ("sqlite3", "psycopg"):
+        return conn
     if isinstance(conn, str):
         return _django(_django_alias(conn), reading)
     modules = {base.__module__.partition(".")[0] for base in type(conn).__mro__}

@@ -1,7 +1,8 @@
 -- name: insert_chains
 -- params: items, channel
 -- Insert the first jobs of new chains. One with blockers starts as blocked, with all of them counted as open. An id that
--- exists is left out. With a channel its listeners are told of each type when the transaction commits.
+-- exists is left out. With a channel its listeners are told of each type when the transaction commits. They have all been
+-- made at one time: that comes back once, and the ids only where one was left out.
 WITH made AS (
     INSERT INTO {job} (
         id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
@@ -10,9 +11,9 @@ WITH made AS (
     SELECT
         i.id, i.type_name, i.id, i.type_name, i.input::jsonb,
         CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-        i.priority, {now},
+        coalesce(i.priority, 0), {now},
         greatest({now}, coalesce(i.at, {now} + make_interval(secs => i.after))),
-        i.max_attempts, i.key, {now}, i.blockers, i.blockers, i.trace, i.trace
+        i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
     FROM json_to_recordset(:items::json) AS i (
         id {id_type}, type_name text, input text, priority integer, at timestamptz, after double precision,
         max_attempts integer, key text, blockers integer, trace text
@@ -24,7 +25,30 @@ told AS MATERIALIZED (
     SELECT pg_notify(:channel::text, type.name)
     FROM (SELECT DISTINCT made.type_name FROM made WHERE :channel::text IS NOT NULL) AS type (name)
 )
-SELECT made.id, made.created_at, (SELECT count(*) FROM told) FROM made;
+SELECT NULL::{id_type}, min(made.created_at), (SELECT count(*) FROM told)
+FROM made
+HAVING count(*) = json_array_length(:items::json)
+UNION ALL
+SELECT made.id, made.created_at, 0
+FROM made
+WHERE (SELECT count(*) FROM made) < json_array_length(:items::json);
+
+-- name: insert_chain
+-- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace, channel
+-- The same for one, in half the time.
+INSERT INTO {job} (
+    id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
+    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+)
+VALUES (
+    :id::{id_type}, :type_name, :id::{id_type}, :type_name, :input::jsonb,
+    CASE WHEN :blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+    :priority, {now},
+    greatest({now}, coalesce(:at::timestamptz, {now} + make_interval(secs => :after::double precision))),
+    :max_attempts, :key, {now}, :blockers, :blockers, :trace, :trace
+)
+ON CONFLICT (id) DO NOTHING
+RETURNING NULL::{id_type}, created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:channel::text, type_name) END::text;
 
 -- name: touch_keys
 -- params: items
