@@ -38,6 +38,7 @@ from queuert.errors import (
 from queuert.ids import Id
 from queuert.job_types import InputOf, JobType, JobTypeOrName, check_blockers, check_continuation, check_type
 from queuert.model import Chain, Job, Status
+from queuert.notify.base import Notice
 from queuert.options import UNSET, Duration, _Unset, check_max_attempts, check_priority
 from queuert.starting import ChainRef, NextOptions, blocker_types, chain_id, check_blocker_ids, connect_blockers
 from queuert.storage.base import Session
@@ -159,7 +160,7 @@ class Chains:
         result = Completed()
         closing = {i for c in completions if c.next is None for i in (c.job.id, c.job.chain_id)}
         going_on = {i for c in completions if c.next is not None for i in (c.job.id, c.job.chain_id)} - closing
-        if not all(map(is_simple, completions)):
+        if session.dialect == "postgres" and not all(map(is_simple, completions)):
             completions = self._lock(session, completions, result, closing, going_on, wait=wait)
             closing, going_on, wait = set(), set(), True
         if not completions:
@@ -167,41 +168,45 @@ class Chains:
         self._check_next_ids(session, completions)
         self._check_next_blockers(session, completions)
         succeeded = "succeeded" if self._engine.settings.history == "all" else None
-        items = [
-            {
-                "id": c.job.id,
-                "chain_id": c.job.chain_id,
-                "token": c.token,
-                "output": c.output,
-                "outcome": succeeded if c.token is not None else "cancelled" if c.job.leased_by else None,
-                "holder": c.job.leased_by,
-                "waited": c.waited,
-                **(c.next.columns if c.next else {"next_blockers": 0}),
-            }
-            for c in completions
-        ]
+        items = []
+        for c in completions:
+            item = {"id": c.job.id, "chain_id": c.job.chain_id, "token": c.token, "output": c.output, "waited": c.waited}
+            if c.token is not None:
+                item["outcome"] = succeeded
+            elif c.job.leased_by:
+                item["outcome"], item["holder"] = "cancelled", c.job.leased_by
+            if c.next is not None:
+                item |= c.next.columns
+            items.append(item)
         done, freed, locked, fixed_snapshot = self._repository.complete_jobs(
             session, worker, items, closing=sorted(closing), going_on=sorted(going_on), wait=wait
         )
         result.ids = {d.id for d in done}
         result.unlocked |= locked
-        going = [c.next for c in completions if c.next is not None and c.job.id in result.ids]
         finished = [d.chain_id for d in done if d.next_id is None]
         if fixed_snapshot and finished:
             self._check_snapshot(session, finished)
-        notices = scheduled(n.job_type.name for n in going if not n.blockers)
-        waiting = {n.columns["next_id"]: n.blockers for n in going if n.blockers}
+        notices = pending_types(freed) + closed(finished)
+        continued = [c.next for c in completions if c.next is not None and c.job.id in result.ids]
+        if continued:
+            notices += self._continued(session, continued)
+        outside = [c for c in completions if c.token is None and c.job.id in result.ids]
+        if outside:
+            notices += lost(c.job.id for c in outside if c.job.leased_by)
+            nexts = [(c.next.produced, str(c.next.columns["next_id"])) if c.next else (None, None) for c in outside]
+            observing.completed_outside(self._engine, session, [(c.job, *n) for c, n in zip(outside, nexts, strict=True)])
+        self._engine.announce(session, notices)
+        return result
+
+    def _continued(self, session: Session, jobs: Sequence[NextJob]) -> list[Notice]:
+        """Continuations were inserted: connect those that have blockers."""
+        notices = scheduled(job.job_type.name for job in jobs if not job.blockers)
+        waiting = {job.columns["next_id"]: job.blockers for job in jobs if job.blockers}
         if waiting:
-            traces = {n.columns["next_id"]: n.columns["next_trace"] for n in going}
+            traces = {job.columns["next_id"]: job.columns["next_trace"] for job in jobs}
             connect_blockers(self._engine, session, waiting, traces)
             notices += pending_types(self._repository.settle_blockers(session, list(waiting)))
-        notices += pending_types(freed) + closed(finished)
-        notices += lost(c.job.id for c in completions if c.token is None and c.job.leased_by and c.job.id in result.ids)
-        self._engine.announce(session, notices)
-        outside = [c for c in completions if c.token is None and c.job.id in result.ids]
-        nexts = [(c.next.produced, str(c.next.columns["next_id"])) if c.next else (None, None) for c in outside]
-        observing.completed_outside(self._engine, session, [(c.job, *n) for c, n in zip(outside, nexts, strict=True)])
-        return result
+        return notices
 
     def _lock(
         self,
@@ -214,8 +219,6 @@ class Chains:
         wait: bool,
     ) -> Sequence[Completion]:
         """Lock before the completion does, to check under the locks."""
-        if session.dialect == "sqlite":
-            return completions
         locked: set[str] = set()
         if closing:
             locked = self._repository.lock_closing(session, sorted(closing), wait=wait)

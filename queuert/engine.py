@@ -134,7 +134,7 @@ class Engine:
 
     def announce(self, session: Session, notices: Iterable[Notice]) -> None:
         """Tell others of a change when it is committed."""
-        told = list(dict.fromkeys(notices))
+        told = list(notices)
         if not told:
             return
         if session.hooks is not None:

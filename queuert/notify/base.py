@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from queuert.storage.base import Session
@@ -24,8 +23,7 @@ class Channel(str, Enum):
     OWNERSHIP_LOST = "owls"
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(NamedTuple):
     """Something happened: on SCHEDULED to a type's jobs, on CHAIN_CLOSED to a chain, on OWNERSHIP_LOST to a job.
 
     The payload is the type's name, the chain's or the job's id. An empty one means that anything on this channel may

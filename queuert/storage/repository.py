@@ -28,6 +28,7 @@ _IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "cont
 _CLAIMED_TIMES: Final = tuple(name for name in CLAIMED_COLUMNS if name in _TIME_NAMES)
 
 _JUST_CLAIMED: Final = {**dict.fromkeys(JOB_COLUMNS), "status": Status.RUNNING, "open_blockers": 0}
+_COMPLETION: Final = dict.fromkeys(("outcome", "holder", "waited"))
 _NEW_CHAIN: Final = {"priority": 0, "blockers": 0, **dict.fromkeys(("at", "after", "key", "trace"))}
 """What an item need not say."""
 _READS_Z: Final = sys.version_info >= (3, 11)
@@ -42,7 +43,6 @@ class Done(NamedTuple):
     id: str
     chain_id: str
     next_id: str | None
-    completed_at: datetime
 
 
 class Finished(NamedTuple):
@@ -247,22 +247,21 @@ class Repository:
         On PostgreSQL the jobs `closing` and `going_on` are locked first, in this order; unless it may `wait`, items whose jobs
         somebody else has locked are left out.
         """
-        params = {"items": _dumps(items), "closing": _dumps(closing), "going_on": _dumps(going_on), "wait": wait}
-        rows = self._run(session, "complete_jobs", worker=worker, **params)
-        done = [
-            Done(str(row[1]), str(row[2]), None if row[3] is None else str(row[3]), self._time(row[4]))
-            for row in rows
-            if row[0] == "done"
-        ]
+        if self.dialect == "sqlite" and len(items) == 1 and "next_id" not in items[0]:
+            rows = session.run(self.queries["complete_job"], {**_COMPLETION, **items[0], "worker": worker})
+        else:
+            lists = {"items": _dumps(items), "closing": _dumps(closing), "going_on": _dumps(going_on)}
+            rows = self._run(session, "complete_jobs", worker=worker, wait=wait, **lists)
+        done = [Done(str(row[1]), str(row[2]), None if row[3] is None else str(row[3])) for row in rows if row[0] == "done"]
         if self.dialect == "sqlite":
-            awaited = [str(row[2]) for row in rows if row[3] is None and row[5]]
+            awaited = [str(row[2]) for row in rows if row[3] is None and row[4]]
             freed = self._run(session, "release_dependants", chain_ids=_dumps(awaited)) if awaited else []
             return Finished(done, [Freed(str(r[0]), r[1], Status.PENDING) for r in freed], set(), False)
         return Finished(
             done,
-            [Freed(str(row[1]), row[5], Status.PENDING) for row in rows if row[0] == "freed"],
+            [Freed(str(row[1]), row[4], Status.PENDING) for row in rows if row[0] == "freed"],
             {str(row[1]) for row in rows if row[0] == "locked"},
-            any(row[6] for row in rows),
+            any(row[5] for row in rows),
         )
 
     def end_attempts(self, session: Session, items: Sequence[Item]) -> list[Ended]:

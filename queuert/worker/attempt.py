@@ -83,7 +83,7 @@ class AttemptRun:
         self._chains = chains
         self._worker_id = worker_id
         self._middleware = (*middleware, *job_type.middleware)
-        self._backoff = job_type.resolve_backoff(backoff)
+        self._backoff = backoff
         self._claimed = time.monotonic() if claimed is None else claimed
         self._waited: float | None = None
         self._running: RunningJob[Any] | None = None
@@ -298,7 +298,7 @@ class AttemptRun:
             code=code,
             detail=error_detail(error),
             error=error_text(error),
-            **retry_or_fail(self.job, self._backoff, final=final),
+            **retry_or_fail(self.job, self.job_type.resolve_backoff(self._backoff), final=final),
         )
 
     def _again(self, after: float, detail: str) -> dict[str, Any]:

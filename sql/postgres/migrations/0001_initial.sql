@@ -130,8 +130,7 @@ CREATE TABLE {singleton} (
 -- Without a token a job is completed from outside, by whoever has locked it.
 CREATE FUNCTION {complete}(worker text, items json, closing json, going_on json, wait boolean)
 RETURNS TABLE (
-    what text, id {id_type}, chain_id {id_type}, next_id {id_type}, completed_at timestamptz, type_name text,
-    fixed_snapshot boolean
+    what text, id {id_type}, chain_id {id_type}, next_id {id_type}, type_name text, fixed_snapshot boolean
 )
 LANGUAGE plpgsql
 AS $function$
@@ -142,7 +141,9 @@ DECLARE
     closed {id_type}[];
     continues boolean := false;
 BEGIN
-    IF $5 THEN
+    IF $5 AND json_array_length($3) = 1 AND json_array_length($4) = 0 THEN
+        PERFORM j.id FROM {job} j WHERE j.id = ($3 ->> 0)::{id_type} FOR UPDATE;
+    ELSIF $5 THEN
         PERFORM j.id
         FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
         JOIN {job} j ON j.id = i.id::{id_type}
@@ -193,13 +194,13 @@ BEGIN
             );
         END IF;
         RETURN QUERY
-        SELECT 'locked', i.id, i.chain_id, NULL::{id_type}, NULL::timestamptz, NULL::text, false
+        SELECT 'locked', i.id, i.chain_id, NULL::{id_type}, NULL::text, false
         FROM json_to_recordset($2) AS i (id {id_type}, chain_id {id_type})
         WHERE NOT (i.id = ANY (free) AND i.chain_id = ANY (free));
     END IF;
     fixed_snapshot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
     what := 'done';
-    FOR id, chain_id, next_id, completed_at, awaited IN
+    FOR id, chain_id, next_id, awaited IN
         WITH item AS MATERIALIZED (
             SELECT *
             FROM (
@@ -246,7 +247,7 @@ BEGIN
             WHERE done.outcome IS NOT NULL
         )
         SELECT
-            done.id, done.chain_id, done.next_id, done.completed_at,
+            done.id, done.chain_id, done.next_id,
             done.next_id IS NULL AND (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = done.chain_id) > 0
         FROM done
     LOOP
@@ -319,7 +320,7 @@ BEGIN
             INSERT INTO {job_event} (job_id, event)
             SELECT counted.id, 'UNBLOCKED' FROM counted WHERE counted.status = 'pending'
         )
-        SELECT 'freed', counted.id, NULL::{id_type}, NULL::{id_type}, NULL::timestamptz, counted.type_name, false
+        SELECT 'freed', counted.id, NULL::{id_type}, NULL::{id_type}, counted.type_name, false
         FROM counted
         WHERE counted.status = 'pending';
     END IF;

@@ -223,8 +223,12 @@ WHERE free.id NOT IN (SELECT waiting.chain_id FROM waiting WHERE waiting.job_id 
 -- Complete jobs, insert their continuations, and release what waited for chains that end. A job whose lease is no longer held
 -- is not returned, and nothing is written for it. Each row is a job that is done, or locked by somebody, or freed. It is a
 -- function (see the migration): several statements, each of which must see what was committed before it, in one round trip.
-SELECT c.what, c.id, c.chain_id, c.next_id, c.completed_at, c.type_name, c.fixed_snapshot
+SELECT c.what, c.id, c.chain_id, c.next_id, c.type_name, c.fixed_snapshot
 FROM {complete}(:worker::text, :items::json, :closing::json, :going_on::json, :wait) c;
+
+-- name: complete_job
+-- params: worker, id, token, output, outcome, holder, waited
+-- nothing: complete_jobs is one call for any number
 
 -- name: release_dependants
 -- params: chain_ids
