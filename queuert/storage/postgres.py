@@ -443,6 +443,7 @@ def _configure(conn: Connection) -> None:
         conn.execute("SELECT " + settings)
         if not conn.autocommit:
             conn.commit()
+        conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # once, instead of around every block
 
 
 def _check_url(url: str) -> None:
@@ -465,6 +466,9 @@ def _jittered(pause: float) -> float:
 def _read_committed(conn: Connection) -> Iterator[None]:
     """Whatever the default of the database or of a user's pool: who closes a chain must see who has come to wait for it."""
     before = conn.isolation_level
+    if before is psycopg.IsolationLevel.READ_COMMITTED:
+        yield
+        return
     conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     try:
         yield

@@ -562,7 +562,8 @@ class SqliteDatabase(Database):
         if os.path.realpath(self.path) in _left_open:
             raise DatabaseUnavailableError(
                 f"{self.path} was in use by the process that forked this one, inside a transaction: SQLite cannot work here. "
-                "Fork outside of transactions, or start processes with the spawn method."
+                "Fork outside of transactions, or start processes with the spawn method; under uWSGI set "
+                "py-call-uwsgi-fork-hooks = true."
             )
         conn = connect(self.path, factory, writes=writes, synchronous=self.synchronous, busy_timeout=self.busy_timeout)
         self._opened.add(conn)
