@@ -34,7 +34,7 @@ TRIES = 2
 
 GAP = 0.005  # between two sends, in seconds. 2,600 notices/s: 0: 2,360 sends and 58 % CPU; 0.002: 350 and 27 %
 GAP_AFTER_FAILURE = 0.5
-PATIENCE = 0.005
+PATIENCE = 0.015
 """Seconds more that the end of chains may wait after a send: every job of a busy worker brings one, and few are waited for."""
 
 
