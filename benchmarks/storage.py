@@ -71,7 +71,7 @@ class Ours:
 
     def insert_on(self, session: Any, type_name: str, payloads: Sequence[object]) -> int:
         items = [new_item(type_name, payload) for payload in payloads]
-        return len(self._repository.insert_chains(session, items))
+        return len(self._repository.insert_chains(session, items, new_ids=True))
 
     def claim(self, types: Sequence[str], limit: int) -> list[Job]:
         return self._database.run(lambda session: self.claim_on(session, types, limit), single=True)

@@ -82,6 +82,11 @@ class Ids:
         if self._kind in _INTEGER_BITS and generate is None:
             raise ValueError(f"id_type={id_type!r} needs generate_id=, since only UUIDs and text ids are made by default.")
 
+    @property
+    def are_unique(self) -> bool:
+        """Whether what `new` gives exists nowhere yet; a function of the user's may repeat itself."""
+        return self._generate is None
+
     def new(self) -> str:
         if self._generate is None:
             return uuid7()

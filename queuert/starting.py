@@ -238,7 +238,8 @@ class Starter:
         if produced is not None:
             for plan in plans:
                 plan.item["trace"] = produced.trace
-        created = repository.insert_chains(session, [plan.item for plan in plans], channel)
+        new_ids = engine.ids.are_unique and not any(plan.explicit_id for plan in plans)
+        created = repository.insert_chains(session, [plan.item for plan in plans], channel, new_ids=new_ids)
         if len(created) < len(plans):
             taken = next(plan.id for plan in plans if plan.id not in created)
             if created:  # cheaper than a savepoint around every batch in which all goes well

@@ -10,7 +10,7 @@ from support.proxy import Fault, Proxy
 from queuert import Chain, Dedup, DuplicateJobIdError, NewChain, Queuert
 
 CHOSEN = "0190a0b0-0000-7000-8000-000000000001"
-SINGLE, COMMIT = b"ON CONFLICT (id) DO NOTHING", b"COMMIT"
+SINGLE, COMMIT = b'INSERT INTO "public"."queuert_job" (', b"COMMIT"
 
 
 @pytest.fixture

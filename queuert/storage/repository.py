@@ -140,9 +140,11 @@ class Repository:
 
     # Creating
 
-    def insert_chains(self, session: Session, items: Sequence[Item], channel: str | None = None) -> dict[str, datetime]:
-        """Insert first jobs; when each was created, by id. One whose id exists is left out."""
-        if len(items) == 1:
+    def insert_chains(
+        self, session: Session, items: Sequence[Item], channel: str | None = None, *, new_ids: bool = False
+    ) -> dict[str, datetime]:
+        """Insert first jobs; when each was created, by id. One whose id exists is left out, unless all are known to be new."""
+        if len(items) == 1 and new_ids:
             rows = session.run(self.queries["insert_chain"], {**_NEW_CHAIN, **items[0], "channel": channel})
         else:
             rows = self._run(session, "insert_chains", items=_dumps(items), channel=channel)

@@ -32,7 +32,7 @@ RETURNING id, created_at;
 
 -- name: insert_chain
 -- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace, channel
--- The same for one, in a third of the time. A statement with RETURNING inside a transaction keeps a journal to be undone alone,
+-- The same for one with a new id, in a third of the time. A statement with RETURNING inside a transaction keeps a journal to be undone alone,
 -- which costs as much as the insert.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
@@ -44,11 +44,10 @@ VALUES (
     :priority, {now},
     max({now}, coalesce(:at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', :after)) || '000Z', {now})),
     :max_attempts, :key, {now}, :blockers, :blockers, :trace, :trace
-)
-ON CONFLICT (id) DO NOTHING;
+);
 SELECT id, created_at
 FROM {job}
-WHERE rowid = last_insert_rowid() AND changes() > 0 AND (:channel IS NULL OR true);
+WHERE rowid = last_insert_rowid() AND (:channel IS NULL OR true);
 
 -- name: touch_keys
 -- params: items
