@@ -193,7 +193,7 @@ FOR UPDATE OF j;
 -- name: lock_closing_now
 -- params: ids
 -- The same without waiting: what somebody else has locked is left out, and so is a chain that somebody's locked job waits
--- for, since counting down in that job would wait.
+-- for, since counting down in that job would wait. The function in the migration locks in the same way: change both.
 WITH free AS MATERIALIZED (
     SELECT j.id
     FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text(:ids::json) AS i (id) {few}) i {few}) i
