@@ -1,7 +1,8 @@
 """What happened and how things stand: attempts, the timeline of a job, and statistics.
 
 A finished attempt is a row; the one under way is on the job's own row; acts of operators are events. The timeline merges the
-three. Statistics count through indexes and stop at a limit, so that a large table does not make them slow.
+three. Statistics count through indexes and stop at a limit, so that a large table does not make them slow: one limit for all
+types of a state together, or twenty types would take twenty times as long as one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from queuert.storage.base import Session
 from queuert.storage.repository import Running
 
 LONGEST_RUNNING: Final = 20
+SHARE: Final = 500
+"""Each type is counted at least so far, however many there are to share the limit."""
 TRIED: Final = (Status.RUNNING, Status.FAILED)
 UNTRIED: Final = (Status.PENDING, Status.BLOCKED)
 """Not tried yet, but for those of the pending that are to be tried again."""
@@ -27,7 +30,11 @@ UNTRIED: Final = (Status.PENDING, Status.BLOCKED)
 
 @dataclass(frozen=True)
 class Stats:
-    """How things stand. Counts are of jobs, and stop at the limit that was asked for; `capped` names the states that did."""
+    """How things stand. Counts are of jobs, and stop at the limit that was asked for; `capped` names the states that did.
+
+    In those, and only there, the count of a type may have stopped earlier, at its share of the limit: `capped_by_type` names
+    the states of each type of which there are at least as many as it says. All other counts are exact.
+    """
 
     by_status: dict[str, int]
     by_type: dict[str, dict[str, int]]
@@ -40,6 +47,30 @@ class Stats:
     error_examples: dict[str, str]
     stranded: int
     capped: set[str] = field(default_factory=set)
+    capped_by_type: dict[str, set[str]] = field(default_factory=dict)
+
+
+@dataclass
+class _Counted:
+    """How many jobs of one state there are of each type: up to `most`, and one more tells that there are more."""
+
+    most: int | None
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(self.numbers.values())
+
+    @property
+    def found(self) -> list[str]:
+        return [name for name, number in self.numbers.items() if number]
+
+    @property
+    def stopped(self) -> list[str]:
+        return [] if self.most is None else [name for name, number in self.numbers.items() if number > self.most]
+
+    def shown(self, name: str) -> int:
+        return _up_to(self.most, self.numbers[name])
 
 
 class History:
@@ -74,59 +105,97 @@ class History:
             raise JobNotFoundError(identity)
         return job
 
-    def stats(self, types: Iterable[object] | None, count_limit: int | None, conn: object | None) -> Stats:
+    def stats(
+        self, types: Iterable[object] | None, count_limit: int | None, conn: object | None, *, share: int = SHARE
+    ) -> Stats:
         wanted = _names(types, "types")
         if count_limit is not None and (isinstance(count_limit, bool) or not isinstance(count_limit, int)):
             raise TypeError(f"count_limit must be a whole number or None, not {count_limit!r}.")
         if count_limit is not None and count_limit < 1:
             raise ValueError(f"count_limit must be at least 1, or None to count all, not {count_limit}.")
-        return self._engine.read(conn, lambda session: self._stats(session, wanted, count_limit))
+        return self._engine.read(conn, lambda session: self._stats(session, wanted, count_limit, share))
 
-    def _stats(self, session: Session, wanted: list[str] | None, limit: int | None) -> Stats:
+    def _stats(self, session: Session, wanted: list[str] | None, limit: int | None, share: int) -> Stats:
         repository = self._repository
         types = repository.job_types(session) if wanted is None else wanted
-        # One more than the limit tells "exactly so many" from "more than that".
-        beyond = None if limit is None else limit + 1
-        statuses = [status.value for status in Status]
-
-        def up_to_limit(number: int) -> int:
-            return number if limit is None else min(number, limit)
-
+        counts = self._count(session, types, limit, share)
+        totals = {status: counted.total for status, counted in counts.items()}
         by_type: dict[str, dict[str, int]] = {}
-        totals: Counter[Status] = Counter()
-        by_attempt: dict[str, Counter[int]] = {}
-        for type_name, status, number in repository.count_jobs(session, types, statuses, beyond):
-            totals[status] += number
-            if number:
-                by_type.setdefault(type_name, {})[status] = up_to_limit(number)
-                if status in UNTRIED:
-                    by_attempt.setdefault(type_name, Counter())[0] += number
-        tried = [status.value for status in TRIED]
-        for type_name, attempt, number, again in repository.count_attempts(session, types, tried, limit):
-            counts = by_attempt.setdefault(type_name, Counter())
-            counts[attempt] += number
-            if again:
-                counts[0] -= number
+        capped_by_type: dict[str, set[str]] = {}
+        for status, counted in counts.items():
+            for name in counted.found:
+                by_type.setdefault(name, {})[status] = counted.shown(name)
+            for name in counted.stopped:
+                capped_by_type.setdefault(name, set()).add(status)
+        by_attempt = self._count_attempts(session, counts)
         attempts = sum(by_attempt.values(), Counter())
         errors = repository.count_errors(session, types, limit)
-        running = repository.longest_running(session, types, LONGEST_RUNNING)
-        due = repository.next_due(session, types)
+        # What was not found above needs no look.
+        running, blocked, pending = (counts[status] for status in (Status.RUNNING, Status.BLOCKED, Status.PENDING))
+        longest = repository.longest_running(session, running.found, LONGEST_RUNNING) if running.found else []
+        due = repository.next_due(session, pending.found) if pending.found else None
+        stranded = repository.count_stranded(session, blocked.found, blocked.most) if blocked.found else 0
         return Stats(
-            by_status={status: up_to_limit(totals[status]) for status in Status},
-            by_type=by_type,
-            oldest_running=running[0] if running else None,
-            longest_running=running,
+            by_status={status: _up_to(limit, total) for status, total in totals.items()},
+            by_type=dict(sorted(by_type.items())),
+            oldest_running=longest[0] if longest else None,
+            longest_running=longest,
             oldest_ready_seconds=-due if due is not None and due <= 0 else None,
-            attempts={attempt: up_to_limit(number) for attempt, number in sorted(attempts.items())},
+            attempts={attempt: _up_to(limit, number) for attempt, number in sorted(attempts.items())},
             attempts_by_type={
-                name: {attempt: up_to_limit(number) for attempt, number in sorted(counts.items()) if number > 0}
-                for name, counts in sorted(by_attempt.items())
+                name: {attempt: _up_to(limit, number) for attempt, number in sorted(numbers.items()) if number > 0}
+                for name, numbers in sorted(by_attempt.items())
             },
-            error_codes=[(code, up_to_limit(number)) for code, number, _ in errors],
+            error_codes=[(code, _up_to(limit, number)) for code, number, _ in errors],
             error_examples={code: example for code, _, example in errors},
-            stranded=up_to_limit(repository.count_stranded(session, types, limit)),
-            capped=set() if limit is None else {status for status in Status if totals[status] > limit},
+            stranded=_up_to(limit, stranded),
+            capped=set() if limit is None else {status for status, total in totals.items() if total > limit},
+            capped_by_type=capped_by_type,
         )
+
+    def _count(self, session: Session, types: list[str], limit: int | None, share: int) -> dict[Status, _Counted]:
+        """The jobs of each state, by type: all of them where the state has no more than the limit, else some of each type."""
+        most = None if limit is None else min(limit, max(share, limit // max(1, len(types))))
+        counts = {status: _Counted(most) for status in Status}
+        self._count_up_to(session, types, counts)
+        for status, counted in counts.items():
+            # What the rare types leave of the limit is for the frequent ones. As often as this is done, it doubles their share.
+            while counted.most is not None and limit is not None and counted.total <= limit and (stopped := counted.stopped):
+                left = limit - sum(number for name, number in counted.numbers.items() if name not in stopped)
+                counted.most = min(limit, max(2 * counted.most, left // len(stopped)))
+                self._count_up_to(session, stopped, {status: counted})
+        return counts
+
+    def _count_up_to(self, session: Session, types: list[str], counts: dict[Status, _Counted]) -> None:
+        """Counts these types in these states, which go equally far."""
+        most = next(iter(counts.values())).most
+        beyond = None if most is None else most + 1
+        statuses = [status.value for status in counts]
+        for name, status, number in self._repository.count_jobs(session, types, statuses, beyond):
+            counts[status].numbers[name] = number
+
+    def _count_attempts(self, session: Session, counts: dict[Status, _Counted]) -> dict[str, Counter[int]]:
+        """How often the jobs of each type have been tried, of those that were counted."""
+        by_attempt: dict[str, Counter[int]] = {}
+        for status in UNTRIED:
+            for name in counts[status].found:
+                by_attempt.setdefault(name, Counter())[0] += counts[status].shown(name)
+        for status in TRIED:
+            tried = counts[status]
+            if tried.found:
+                rows = self._repository.count_attempts(session, tried.found, [status.value], tried.most)
+                for name, attempt, number in rows:
+                    by_attempt.setdefault(name, Counter())[attempt] += number
+        pending = counts[Status.PENDING]
+        if pending.found:
+            for name, attempt, number in self._repository.count_retries(session, pending.found, pending.most):
+                by_attempt[name][attempt] += number
+                by_attempt[name][0] -= number
+        return by_attempt
+
+
+def _up_to(limit: int | None, number: int) -> int:
+    return number if limit is None else min(number, limit)
 
 
 def _timeline(

@@ -38,6 +38,7 @@ NAME: Final = "queuert"
 STATS_LAST: Final = 1.0
 """Seconds for which one look at the tables serves all gauges of a collection."""
 COUNT_LIMIT: Final = 10_000
+"""How far the jobs of each type and state are counted."""
 WRONG: Final = frozenset({"failed", "retried", "lost"})
 
 _w3c = TraceContextTextMapPropagator()
@@ -186,7 +187,7 @@ class Instrumentation:
             self._stats_at = time.monotonic()
             self._stats = None
             try:
-                self._stats = self._app.stats(count_limit=COUNT_LIMIT)
+                self._stats = self._app._history.stats(None, COUNT_LIMIT, None, share=COUNT_LIMIT)
             except Exception:
                 logger.debug("The depth of the queues could not be read.", exc_info=True)
         return self._stats

@@ -36,7 +36,9 @@ def add(commands: Any) -> None:
 def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--types", "--type", type=names, metavar="A,B", help="only jobs of these types")
     limits = command.add_mutually_exclusive_group()
-    limits.add_argument("--count-limit", type=positive, default=10_000, metavar="N", help="stop each count there (10000)")
+    limits.add_argument(
+        "--count-limit", type=positive, default=10_000, metavar="N", help="stop the count of each state there (10000)"
+    )
     limits.add_argument("--exact", action="store_true", help="count all, however many")
 
 
@@ -71,6 +73,7 @@ def stats_json(stats: Stats, kept: dict[Status, Any]) -> dict[str, Any]:
         "by_status": plain(stats.by_status),
         "by_type": plain(stats.by_type),
         "capped": plain(stats.capped),
+        "capped_by_type": plain(stats.capped_by_type),
         "stranded": stats.stranded,
         "oldest_ready_seconds": stats.oldest_ready_seconds,
         "oldest_running": None if stats.oldest_running is None else plain(stats.oldest_running._asdict()),
@@ -96,9 +99,10 @@ def draw(out: Output, stats: Stats, kept: dict[Status, Any] | None = None) -> No
 
 def _draw_states(out: Output, stats: Stats) -> None:
     out.line(Cell("Jobs", "bold"))
-    totals: list[Content] = [_count(stats.by_status[status], status in stats.capped) for status in Status]
+    totals: list[Content] = [_total(stats.by_status[status], status in stats.capped) for status in Status]
     rows: list[list[Content]] = [
-        [name, *(counts.get(status) or Cell("-", "dim") for status in Status)] for name, counts in sorted(stats.by_type.items())
+        [name, *(_count(counts.get(status, 0), status in stats.capped_by_type.get(name, ())) for status in Status)]
+        for name, counts in sorted(stats.by_type.items())
     ]
     columns = ["type", *(status.value for status in Status)]
     out.table(columns, [*rows, [Cell("all", "bold"), *totals]], right=columns[1:])
@@ -157,5 +161,11 @@ def _draw_errors(out: Output, stats: Stats) -> None:
         out.line(Cell(f"and {len(stats.error_codes) - SHOWN_CODES} codes more", "dim"))
 
 
-def _count(number: int, capped: bool) -> Cell:
+def _count(number: int, capped: bool) -> Content:
+    if not number:
+        return Cell("-", "dim")
+    return f"{number}+" if capped else number
+
+
+def _total(number: int, capped: bool) -> Cell:
     return Cell(f"{number}+" if capped else str(number), "bold")

@@ -460,10 +460,15 @@ class Repository:
 
     def count_attempts(
         self, session: Session, types: Sequence[str], statuses: Sequence[str], limit: int | None
-    ) -> list[tuple[str, int, int, bool]]:
-        """Type, attempts, number of jobs; those that are to be tried again come marked, beside those of the statuses."""
+    ) -> list[tuple[str, int, int]]:
+        """Type, attempts, number of jobs."""
         rows = self._run(session, "count_attempts", types=_dumps(types), statuses=_dumps(statuses), limit=self._limit(limit))
-        return [(row[0], row[1], row[2], bool(row[3])) for row in rows]
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def count_retries(self, session: Session, types: Sequence[str], limit: int | None) -> list[tuple[str, int, int]]:
+        """Type, attempts, number of pending jobs that have been tried before."""
+        rows = self._run(session, "count_retries", types=_dumps(types), limit=self._limit(limit))
+        return [(row[0], row[1], row[2]) for row in rows]
 
     def count_errors(self, session: Session, types: Sequence[str], limit: int | None) -> list[tuple[str, int, str]]:
         """Error code, number of jobs, and one of them."""

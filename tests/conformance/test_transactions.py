@@ -183,6 +183,7 @@ READS: dict[str, Callable[[Store, Session, World], Any]] = {
     "list_events": lambda st, s, w: st.repository.list_events(s, w.waiting.id),
     "count_jobs": lambda st, s, w: sorted(st.repository.count_jobs(s, ["a", "b", "c"], ["pending", "completed"], None)),
     "count_attempts": lambda st, s, w: sorted(st.repository.count_attempts(s, ["a", "b", "c"], ["failed"], None)),
+    "count_retries": lambda st, s, w: sorted(st.repository.count_retries(s, ["a", "b", "c"], None)),
     "count_errors": lambda st, s, w: st.repository.count_errors(s, ["b", "c"], None),
     "count_stranded": lambda st, s, w: st.repository.count_stranded(s, ["c"], None),
     "longest_running": lambda st, s, w: [r.job_id for r in st.repository.longest_running(s, ["b", "c"], 50)],
@@ -228,6 +229,7 @@ def _change_everything(world: World, session: Session) -> None:
     store.finish(world.other, conn=session.raw)
     long_ago = "UPDATE {job} SET created_at = :at, chain_created_at = :at, completed_at = :at WHERE id = :id"
     store.sql(long_ago, session, at=PAST, id=world.other)
+    store.sql("UPDATE {job} SET attempt = 1 WHERE id = :id", session, id=world.pending.id)
     store.start("a", id=world.new, dedup=Dedup("secret"), conn=session.raw)
     store.start("c", id=world.blocked, blockers=[world.pending, world.failed, world.done], conn=session.raw)
     store.sql("UPDATE {job} SET blocker_count = 9 WHERE id = :id", session, id=world.waiting.id)

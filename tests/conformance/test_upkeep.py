@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from datetime import datetime, timedelta, timezone
 
@@ -58,6 +59,57 @@ def test_a_count_stops_at_its_limit_and_says_so(store: Store, limit: int | None,
     assert stats.by_status[Status.PENDING] == shown
     assert stats.by_type["a"][Status.PENDING] == shown
     assert (Status.PENDING in stats.capped) is capped
+
+
+def test_the_types_share_the_limit_of_a_state(store: Store) -> None:
+    sizes = {"a": 13, "b": 1, "c": 8, "d": 2, "e": 5, "f": 3}
+    for name, size in sizes.items():
+        if name not in store.type_names:
+            store.engine.types.declare(name)
+        store.start_many(size, name)
+    everything = sum(sizes.values())
+    for limit, share in itertools.product((1, 2, 5, 6, 7, 12, 18, 26, 31, 32, 33), (1, 3, 500)):
+        stats = store.history.stats(None, limit, None, share=share)
+        counts = {name: counted[Status.PENDING] for name, counted in stats.by_type.items()}
+        stopped = {name for name, states in stats.capped_by_type.items() if Status.PENDING in states}
+        assert stats.by_status[Status.PENDING] == min(limit, everything)
+        assert stats.capped == ({Status.PENDING} if limit < everything else set())
+        assert bool(stopped) <= bool(stats.capped), "where the state is exact, so is each type"
+        assert {n: counts[n] for n in sizes if n not in stopped} == {n: sizes[n] for n in sizes if n not in stopped}
+        assert all(min(limit, share) <= counts[name] < sizes[name] for name in stopped)
+        assert len({counts[name] for name in stopped}) <= 1, "equal parts"
+        assert sum(counts.values()) >= min(limit, everything) - len(stopped)
+        assert stats.attempts_by_type == {name: {0: number} for name, number in counts.items()}
+
+
+def test_what_rare_types_leave_of_the_limit_is_for_the_frequent(store: Store) -> None:
+    store.start_many(30, "a")
+    for name in ("b", "c"):
+        store.start_many(1, name)
+    for job in store.claim(2, ["a"]):
+        store.complete(job)
+    stats = store.history.stats(None, 12, None, share=1)
+    assert {name: counts[Status.PENDING] for name, counts in stats.by_type.items()} == {"a": 10, "b": 1, "c": 1}
+    assert stats.by_type["a"][Status.COMPLETED] == 2
+    assert (stats.capped, stats.capped_by_type) == ({Status.PENDING}, {"a": {Status.PENDING}})
+    exact = store.history.stats(None, 30, None, share=1)
+    assert (exact.by_type["a"][Status.PENDING], exact.capped, exact.capped_by_type) == (28, set(), {})
+
+
+def test_attempts_and_errors_are_counted_no_further_than_the_jobs(store: Store) -> None:
+    for name in ("a", "b"):
+        store.start_many(6, name)
+    for job in store.claim(10):
+        store.end(job, after=0, code="NET:TIMEOUT")
+    stats = store.history.stats(None, 4, None, share=1)
+    assert {name: sum(counts.values()) for name, counts in stats.attempts_by_type.items()} == {"a": 2, "b": 2}
+    assert sum(stats.attempts.values()) == 4
+    assert stats.error_codes == [("NET:TIMEOUT", 4)]
+    for job in store.claim(12):
+        store.fail(job, code="NET:DOWN")
+    stats = store.history.stats(None, 5, None, share=1)
+    assert {name: sum(counts.values()) for name, counts in stats.attempts_by_type.items()} == {"a": 2, "b": 2}
+    assert stats.error_codes == [("NET:DOWN", 5)]
 
 
 def test_attempts_and_error_codes_are_distributed(store: Store) -> None:

@@ -65,6 +65,9 @@ LIMITS: dict[str, Limit] = {
     "(take|finish) a task|attempts|events|jobs of a chain": Limit((), 10, 50, 400),
     "blocked jobs of a chain": Limit(("blocker_chain_idx",), 400, 600, 10_000),
     "list named": Limit(("job_chain_idx",), 2_000, 10_000, 60_000),
+    # 100 for each of 20 types in each state, and their blockers
+    "statistics": Limit(("listing_idx", "error_idx", "retry_idx", "claim_idx"), 40_000, 35_000, 480_000),
+    "count retries": Limit(("retry_idx",), 100, 400, 40_000),
     # 100 for each of 20 types and 3 states, or of 7 codes
     "count (live|attempts)": Limit(("listing_idx",), 6_500, 10_000, 250_000),
     "count stranded": Limit(("listing_idx",), 10_000, 30_000, 180_000),

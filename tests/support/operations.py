@@ -234,10 +234,12 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "list named jobs": named("jobs"),
     "list named chains": named("chains"),
+    "statistics": lambda store, session: store.history._stats(session, None, 2_000, 100),
     "count live jobs up to 100": lambda store, session: store.repository.count_jobs(session, TYPES, LIVE, 100),
     "count attempts up to 100": lambda store, session: store.repository.count_attempts(
         session, TYPES, ["running", "failed"], 100
     ),
+    "count retries up to 100": lambda store, session: store.repository.count_retries(session, TYPES, 100),
     "count errors up to 100": lambda store, session: store.repository.count_errors(session, TYPES, 100),
     "count stranded up to 100": lambda store, session: store.repository.count_stranded(session, TYPES, 100),
     "longest running": lambda store, session: store.repository.longest_running(session, TYPES, 20),

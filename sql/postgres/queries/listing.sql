@@ -195,9 +195,8 @@ CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:statuses::json))) AS st
 
 -- name: count_attempts
 -- params: types, statuses, limit
--- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status; and, marked
--- as such, how many are to be tried again.
-SELECT type.name, counted.attempt, count(*), false
+-- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status.
+SELECT type.name, counted.attempt, count(*)
 FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
 CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:statuses::json))) AS state (name)
 CROSS JOIN LATERAL (
@@ -207,9 +206,12 @@ CROSS JOIN LATERAL (
     ORDER BY j.created_at
     LIMIT :limit
 ) counted
-GROUP BY type.name, counted.attempt
-UNION ALL
-SELECT type.name, counted.attempt, count(*), true
+GROUP BY type.name, counted.attempt;
+
+-- name: count_retries
+-- params: types, limit
+-- How many jobs of each type are to be tried again after how many attempts, looking at a limited number of each type.
+SELECT type.name, counted.attempt, count(*)
 FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
 CROSS JOIN LATERAL (
     SELECT j.attempt
@@ -222,7 +224,7 @@ GROUP BY type.name, counted.attempt;
 
 -- name: count_errors
 -- params: types, limit
--- How many jobs carry each error code now, up to a limit for each code and type, with one of them: the most frequent first.
+-- How many jobs carry each error code now, up to a limit for each code, with one of them: the most frequent first.
 -- The codes are found by jumping from one to the next in the index.
 WITH RECURSIVE code (name) AS (
     (SELECT j.error_code FROM {job} j WHERE j.error_code IS NOT NULL ORDER BY j.error_code LIMIT 1)
@@ -231,22 +233,36 @@ WITH RECURSIVE code (name) AS (
     FROM code
     WHERE code.name IS NOT NULL
 )
-SELECT code.name, sum(counted.number)::bigint, min(counted.example)
-FROM code
-CROSS JOIN unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
-CROSS JOIN LATERAL (
-    SELECT count(*) AS number, min(jobs.id::text) AS example
-    FROM (
+SELECT code.name, counted.number, (
+    SELECT j.id
+    FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
+    CROSS JOIN LATERAL (
         SELECT j.id
         FROM {job} j
         WHERE j.error_code = code.name AND j.type_name = type.name
         ORDER BY j.error_code, j.type_name
+        LIMIT 1
+    ) j
+    LIMIT 1
+)
+FROM code
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number
+    FROM (
+        SELECT 1
+        FROM unnest(ARRAY(SELECT json_array_elements_text(:types::json))) AS type (name)
+        CROSS JOIN LATERAL (
+            SELECT 1
+            FROM {job} j
+            WHERE j.error_code = code.name AND j.type_name = type.name
+            ORDER BY j.error_code, j.type_name
+            LIMIT :limit
+        ) j
         LIMIT :limit
     ) jobs
 ) counted
 WHERE code.name IS NOT NULL AND counted.number > 0
-GROUP BY code.name
-ORDER BY sum(counted.number) DESC, code.name;
+ORDER BY counted.number DESC, code.name;
 
 -- name: count_stranded
 -- params: types, limit

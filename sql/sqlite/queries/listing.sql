@@ -186,26 +186,43 @@ CROSS JOIN json_each(:statuses) state;
 
 -- name: count_attempts
 -- params: types, statuses, limit
--- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status; and, marked
--- as such, how many are to be tried again.
-SELECT type.value, j.attempt, count(*), 0
+-- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status.
+SELECT type.value, CAST(counted.key AS INTEGER), sum(counted.value)
 FROM json_each(:types) type
 CROSS JOIN json_each(:statuses) state
-CROSS JOIN {job} j ON j.rowid IN (
-    SELECT i.rowid FROM {job} i WHERE i.type_name = type.value AND i.status = state.value LIMIT :limit
-)
-GROUP BY type.value, j.attempt
-UNION ALL
-SELECT type.value, j.attempt, count(*), 1
+CROSS JOIN json_each((
+    SELECT json_group_object(tried.attempt, tried.number)
+    FROM (
+        SELECT j.attempt, count(*) AS number
+        FROM (SELECT i.attempt FROM {job} i WHERE i.type_name = type.value AND i.status = state.value LIMIT :limit) j
+        GROUP BY j.attempt
+    ) tried
+)) counted
+GROUP BY type.value, counted.key;
+
+-- name: count_retries
+-- params: types, limit
+-- How many jobs of each type are to be tried again after how many attempts, looking at a limited number of each type.
+SELECT type.value, CAST(counted.key AS INTEGER), counted.value
 FROM json_each(:types) type
-CROSS JOIN {job} j ON j.rowid IN (
-    SELECT i.rowid FROM {job} i WHERE i.type_name = type.value AND i.status = 'pending' AND i.attempt > 0 LIMIT :limit
-)
-GROUP BY type.value, j.attempt;
+CROSS JOIN json_each((
+    SELECT json_group_object(tried.attempt, tried.number)
+    FROM (
+        SELECT j.attempt, count(*) AS number
+        FROM (
+            SELECT i.attempt
+            FROM {job} i
+            WHERE i.type_name = type.value AND i.status = 'pending' AND i.attempt > 0
+            ORDER BY i.attempt
+            LIMIT :limit
+        ) j
+        GROUP BY j.attempt
+    ) tried
+)) counted;
 
 -- name: count_errors
 -- params: types, limit
--- How many jobs carry each error code now, up to a limit for each code and type, with one of them: the most frequent first.
+-- How many jobs carry each error code now, up to a limit for each code, with one of them: the most frequent first.
 -- The codes are found by jumping from one to the next in the index.
 WITH RECURSIVE code (name) AS (
     SELECT min(j.error_code) FROM {job} j WHERE j.error_code IS NOT NULL
@@ -216,16 +233,23 @@ WITH RECURSIVE code (name) AS (
 )
 SELECT
     code.name,
-    sum((
+    (
         SELECT count(*)
-        FROM (SELECT 1 FROM {job} j WHERE j.error_code = code.name AND j.type_name = type.value LIMIT :limit)
-    )) AS number,
-    min((SELECT j.id FROM {job} j WHERE j.error_code = code.name AND j.type_name = type.value LIMIT 1))
+        FROM (
+            SELECT 1
+            FROM json_each(:types) type
+            CROSS JOIN {job} j ON j.error_code = code.name AND j.type_name = type.value
+            LIMIT :limit
+        )
+    ) AS number,
+    (
+        SELECT j.id
+        FROM json_each(:types) type
+        CROSS JOIN {job} j ON j.error_code = code.name AND j.type_name = type.value
+        LIMIT 1
+    )
 FROM code
-CROSS JOIN json_each(:types) type
-WHERE code.name IS NOT NULL
-GROUP BY code.name
-HAVING number > 0
+WHERE code.name IS NOT NULL AND number > 0
 ORDER BY number DESC, code.name;
 
 -- name: count_stranded
