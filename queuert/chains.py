@@ -159,14 +159,17 @@ class Chains:
         """
         result = Completed()
         closing = {i for c in completions if c.next is None for i in (c.job.id, c.job.chain_id)}
-        going_on = {i for c in completions if c.next is not None for i in (c.job.id, c.job.chain_id)} - closing
-        if session.dialect == "postgres" and not all(map(is_simple, completions)):
-            completions = self._lock(session, completions, result, closing, going_on, wait=wait)
-            closing, going_on, wait = set(), set(), True
+        going_on: set[str] = set()
+        continuing = [c for c in completions if c.next is not None]
+        if continuing:
+            going_on = {i for c in continuing for i in (c.job.id, c.job.chain_id)} - closing
+            if session.dialect == "postgres" and not all(map(is_simple, continuing)):
+                completions = self._lock(session, completions, result, closing, going_on, wait=wait)
+                closing, going_on, wait = set(), set(), True
+            self._check_next_ids(session, completions)
+            self._check_next_blockers(session, completions)
         if not completions:
             return result
-        self._check_next_ids(session, completions)
-        self._check_next_blockers(session, completions)
         succeeded = "succeeded" if self._engine.settings.history == "all" else None
         items = []
         for c in completions:
@@ -187,9 +190,8 @@ class Chains:
         if fixed_snapshot and finished:
             self._check_snapshot(session, finished)
         notices = pending_types(freed) + closed(finished)
-        continued = [c.next for c in completions if c.next is not None and c.job.id in result.ids]
-        if continued:
-            notices += self._continued(session, continued)
+        if continuing:
+            notices += self._continued(session, [c.next for c in continuing if c.next is not None and c.job.id in result.ids])
         outside = [c for c in completions if c.token is None and c.job.id in result.ids]
         if outside:
             notices += lost(c.job.id for c in outside if c.job.leased_by)

@@ -41,6 +41,10 @@ class Settings:
     error_codes: ErrorCodes | None = None
 
 
+class _Ambient(threading.local):
+    hooks: Hooks | None = None
+
+
 class Engine:
     """One app's database with everything the domain needs around it."""
 
@@ -61,7 +65,7 @@ class Engine:
         self.settings = settings
         self.observer: Observer | None = None
         """Told of what happens, if somebody wants to know."""
-        self._ambient = threading.local()
+        self._ambient = _Ambient()
 
     # Sessions
 
@@ -111,8 +115,7 @@ class Engine:
     @property
     def ambient_hooks(self) -> Hooks | None:
         """The hooks of `app.hooks()` around this call, on this thread."""
-        hooks: Hooks | None = getattr(self._ambient, "hooks", None)
-        return hooks
+        return self._ambient.hooks
 
     @contextmanager
     def hooks(self) -> Iterator[Hooks]:
@@ -167,8 +170,9 @@ class Engine:
             ) from error
 
     def _payload(self, text: str, code: ValidationCode, type_name: str) -> str:
-        size, limit = len(text.encode()), self.settings.max_payload_bytes
-        if size > limit:
+        limit = self.settings.max_payload_bytes
+        # A character has at most four bytes: most texts need not be encoded to be measured.
+        if len(text) * 4 > limit and (size := len(text.encode())) > limit:
             what = "input" if code == "invalid_input" else "output"
             raise JobTypeValidationError(
                 code,

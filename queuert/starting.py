@@ -16,9 +16,9 @@ from queuert import observing
 from queuert.engine import Engine, schedule, scheduled
 from queuert.errors import ChainNotFoundError, DuplicateJobIdError, JobTypeValidationError
 from queuert.ids import Id
-from queuert.job_types import InputOf, JobType, check_blockers, check_entry
+from queuert.job_types import InputOf, JobType, JobTypeOrName, check_blockers, check_entry
 from queuert.model import Chain, Status
-from queuert.notify.base import Channel
+from queuert.notify.base import Channel, Notice
 from queuert.options import UNSET, Dedup, Duration, _Unset, check_max_attempts, check_priority
 from queuert.storage.base import Session
 
@@ -101,7 +101,8 @@ class _Plan:
         self.excluded = excluded
         self.blockers = blockers
         self.duplicate_of: str | None = None
-        self.status = Status.PENDING
+        self.status: Status
+        """Since the last try."""
 
 
 class Starter:
@@ -133,6 +134,57 @@ class Starter:
         single = not any(plan.dedup or plan.blockers or (plan.explicit_id and len(plans) > 1) for plan in plans)
         return self._engine.write(None, work, recover=recover, single=single)
 
+    def start_plain(self, job_type: JobTypeOrName, input: object, conn: object | None) -> Chain:
+        """Start one chain without options, as most calls do: what `start` does around a batch would double its cost."""
+        engine = self._engine
+        if not engine.ids.are_unique:
+            return self.start([NewChain(job_type, input)], conn)[0]
+        known = engine.types.get(job_type)
+        check_entry(known)
+        identity, text = engine.ids.new(), engine.encode_input(known, input)
+        if conn is not None:
+            return engine.write(conn, lambda session: self._create_plain(session, identity, known, text))
+        made: Chain | None = None
+
+        def work(session: Session) -> Chain:
+            nonlocal made
+            made = self._create_plain(session, identity, known, text)
+            return made
+
+        def recover(session: Session) -> Chain | None:
+            found = engine.repository.get_chains(session, [identity]).get(identity)
+            return None if found is None else made or engine.decode_chain(found)
+
+        return engine.write(None, work, recover=recover, single=True)
+
+    def _create_plain(self, session: Session, identity: str, job_type: JobType[Any, Any], text: str) -> Chain:
+        check_blockers(job_type, ())
+        engine, name = self._engine, job_type.name
+        channel = engine.channel_in_transaction(session, Channel.SCHEDULED)
+        produced = observing.producing(engine, "start", [name], told=session.hooks is not None)
+        created_at = engine.repository.insert_chain(
+            session,
+            {
+                "id": identity,
+                "type_name": name,
+                "input": text,
+                "priority": job_type.priority,
+                "at": None,
+                "after": None,
+                "max_attempts": job_type.max_attempts,
+                "key": None,
+                "blockers": 0,
+                "trace": None if produced is None else produced.trace,
+                "channel": channel,
+            },
+        )
+        if created_at is None:
+            raise DuplicateJobIdError(identity)
+        if channel is None:
+            engine.announce(session, [Notice(Channel.SCHEDULED, name)])
+        observing.started(session, produced, [identity], [name])
+        return _new_chain(identity, job_type, text, Status.PENDING, created_at)
+
     def start_in(self, session: Session, chains: Sequence[NewChain]) -> list[Chain]:
         """Start chains in a transaction of the library's own that does other things too."""
         return self._create(session, self._plans(chains, None)) if chains else []
@@ -146,32 +198,33 @@ class Starter:
         engine = self._engine
         job_type = engine.types.get(chain.job_type)
         check_entry(job_type)
-        at, after = schedule(chain.at, chain.after)
+        at, after = (None, None) if chain.at is None and chain.after is None else schedule(chain.at, chain.after)
         dedup = chain.dedup
         if dedup is not None and not isinstance(dedup, Dedup):
             raise TypeError(f"dedup must be a Dedup, not {type(dedup).__name__}.")
-        blockers = check_blocker_ids(engine, chain.blockers, job_type.name)
-        max_attempts = job_type.max_attempts if isinstance(chain.max_attempts, _Unset) else chain.max_attempts
+        blockers = () if chain.blockers is None else check_blocker_ids(engine, chain.blockers, job_type.name)
+        max_attempts, priority = chain.max_attempts, chain.priority
         identity = engine.ids.new() if chain.id is None else engine.ids.check(chain.id)
         item: dict[str, Any] = {
             "id": identity,
             "type_name": job_type.name,
             "input": engine.encode_input(job_type, chain.input),
-            "max_attempts": check_max_attempts(max_attempts),
+            "max_attempts": job_type.max_attempts if isinstance(max_attempts, _Unset) else check_max_attempts(max_attempts),
         }
-        if priority := check_priority(job_type.priority if chain.priority is None else chain.priority):
+        if priority := job_type.priority if priority is None else check_priority(priority):
             item["priority"] = priority
         if at is not None:
             item["at"] = at
         if after is not None:
             item["after"] = after
+        excluded: tuple[str, ...] = ()
         if dedup is not None:
             item["key"] = dedup.key
+            excluded = tuple(engine.ids.check(chain_id(ref)) for ref in dedup.exclude_chain_ids)
         if blockers:
             item["blockers"] = len(blockers)
         if trace is not None:
             item["trace"] = trace
-        excluded = tuple(engine.ids.check(chain_id(ref)) for ref in dedup.exclude_chain_ids) if dedup else ()
         return _Plan(identity, job_type, item, chain.id is not None, dedup, excluded, blockers)
 
     def _create(self, session: Session, plans: Sequence[_Plan]) -> list[Chain]:
@@ -181,11 +234,13 @@ class Starter:
             return self._write(session, plans)
 
     def _write(self, session: Session, plans: Sequence[_Plan]) -> list[Chain]:
+        pending = Status.PENDING  # looking it up is a call on Python 3.11
         for plan in plans:
-            plan.duplicate_of, plan.status = None, Status.PENDING
+            plan.duplicate_of, plan.status = None, pending
+        made = plans
         if any(plan.dedup for plan in plans):
             self._deduplicate(session, plans)
-        made = [plan for plan in plans if plan.duplicate_of is None]
+            made = [plan for plan in plans if plan.duplicate_of is None]
         self._check_blockers(session, made)
         return self._records(session, plans, self._insert(session, made))
 
@@ -220,8 +275,8 @@ class Starter:
     def _check_blockers(self, session: Session, plans: Sequence[_Plan]) -> None:
         named = {blocker for plan in plans for blocker in plan.blockers}
         if not named:
-            for plan in plans:
-                check_blockers(plan.job_type, [])
+            for job_type in dict.fromkeys(plan.job_type for plan in plans):
+                check_blockers(job_type, [])
             return
         types = {plan.id: plan.job_type.name for plan in plans}
         types |= blocker_types(self._engine, session, named - types.keys())
@@ -252,7 +307,8 @@ class Starter:
             for freed in repository.settle_blockers(session, list(blocked)):
                 blocked[freed.id].status = freed.status
         if channel is None:
-            ready = {plan.job_type.name for plan in plans if plan.status is Status.PENDING}
+            pending = Status.PENDING
+            ready = {plan.job_type.name for plan in plans if plan.status is pending}
             engine.announce(session, scheduled(ready))
         observing.started(session, produced, [plan.id for plan in plans], names)
         return created
@@ -267,23 +323,28 @@ class Starter:
                 found = existing[plan.duplicate_of]
                 record = engine.decode_chain(Chain(**found.__dict__), deduplicated=True)
             else:
-                name = plan.job_type.name
-                record = object.__new__(Chain)  # filling the dict is several times as fast as a frozen __init__
-                record.__dict__.update(
-                    id=plan.id,
-                    type_name=name,
-                    status=plan.status,
-                    input=plan.job_type.decode_input(plan.item["input"]),
-                    output=None,
-                    created_at=created[plan.id],
-                    completed_at=None,
-                    tail_id=plan.id,
-                    tail_type_name=name,
-                    error_code=None,
-                    deduplicated=False,
-                )
+                record = _new_chain(plan.id, plan.job_type, plan.item["input"], plan.status, created[plan.id])
             records.append(record)
         return records
+
+
+def _new_chain(identity: str, job_type: JobType[Any, Any], text: str, status: Status, created_at: datetime) -> Chain:
+    """The record of a chain that was just inserted."""
+    chain = object.__new__(Chain)  # filling the dict is several times as fast as a frozen __init__
+    chain.__dict__.update(
+        id=identity,
+        type_name=job_type.name,
+        status=status,
+        input=job_type.decode_input(text),
+        output=None,
+        created_at=created_at,
+        completed_at=None,
+        tail_id=identity,
+        tail_type_name=job_type.name,
+        error_code=None,
+        deduplicated=False,
+    )
+    return chain
 
 
 def chain_id(ref: object) -> object:

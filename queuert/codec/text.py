@@ -36,18 +36,18 @@ class CodecError(ValueError):
         return f"{path.removeprefix('.')}: {self.problem}" if path else self.problem
 
 
-def _make_encoder() -> Callable[[Any], str]:
+def make_encoder(*, ascii: bool = False, allow_nan: bool = False) -> Callable[[Any], str]:
     """The C encoder without the wrapper that builds a new one for each call: 1.4 µs for a small dict instead of 2.5."""
-    portable = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+    portable = json.JSONEncoder(ensure_ascii=ascii, allow_nan=allow_nan, check_circular=False, separators=(",", ":"))
     make = getattr(json.encoder, "c_make_encoder", None)
-    quote = getattr(json.encoder, "encode_basestring", None)
+    quote = getattr(json.encoder, "encode_basestring_ascii" if ascii else "encode_basestring", None)
     if make is None or quote is None:
         return portable.encode
-    chunks = make(None, portable.default, quote, None, ":", ",", False, False, False)
+    chunks = make(None, portable.default, quote, None, ":", ",", False, False, allow_nan)
     return lambda data: "".join(chunks(data, 0))
 
 
-_encode = _make_encoder()
+_encode = make_encoder()
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 

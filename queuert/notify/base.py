@@ -97,7 +97,7 @@ class PerProcess(Generic[T]):
         self._values: dict[int, T] = {}
 
     def get(self) -> T:
-        value = self.peek()
+        value = self._values.get(os.getpid())
         # setdefault is atomic: of two threads that come here at once, both get the same value.
         return self._values.setdefault(os.getpid(), self._make()) if value is None else value
 

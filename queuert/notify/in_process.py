@@ -60,6 +60,8 @@ class _Bus:
         self._watcher: Watcher | None = None
 
     def deliver(self, notices: Iterable[Notice]) -> None:
+        if not self._subscribers:
+            return
         for notice in dict.fromkeys(notices):
             for subscriber in self._subscribers:
                 if notice.channel in subscriber.channels:

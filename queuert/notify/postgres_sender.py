@@ -92,7 +92,7 @@ class Sender:
         """Have them sent soon."""
         with self._lock:
             before = len(self._waiting)
-            for channel, payload in ((notice.channel, notice.payload) for notice in notices):
+            for channel, payload in notices:
                 payloads = self._waiting.setdefault(channel, set())
                 if payload == "" or len(payloads) >= MOST_WAITING:
                     self._waiting[channel] = {""}

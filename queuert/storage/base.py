@@ -50,6 +50,13 @@ class Session(Protocol):
         """Send what is run inside without waiting for each answer, where the driver can; results inside still come back."""
 
 
+class _Thread(threading.local):
+    """Where one thread is. The defaults are the class's: a missing attribute would cost an exception on every call."""
+
+    blocks = 0
+    joined = False
+
+
 class Database(ABC):
     """Opens sessions on one database."""
 
@@ -62,7 +69,7 @@ class Database(ABC):
     """Entered around every attempt, from before the handler to after the commit: what a framework needs there."""
 
     def __init__(self) -> None:
-        self._thread = threading.local()
+        self._thread = _Thread()
 
     @abstractmethod
     def read(self) -> AbstractContextManager[Session]:
@@ -118,12 +125,12 @@ class Database(ABC):
 
     @property
     def in_block(self) -> bool:
-        return bool(getattr(self._thread, "blocks", 0))
+        return bool(self._thread.blocks)
 
     @contextmanager
     def _inside_block(self) -> Iterator[None]:
         """Marks this thread as inside a block."""
-        self._thread.blocks = getattr(self._thread, "blocks", 0) + 1
+        self._thread.blocks += 1
         try:
             yield
         finally:
@@ -132,7 +139,7 @@ class Database(ABC):
     @contextmanager
     def inside_users_block(self, inside: bool = True) -> Iterator[None]:
         """Marks this thread as inside a block of ours on the user's own connection; `inside=False` steps out for a moment."""
-        before = getattr(self._thread, "joined", False)
+        before = self._thread.joined
         self._thread.joined = inside
         try:
             yield
@@ -140,7 +147,7 @@ class Database(ABC):
             self._thread.joined = before
 
     def _refuse_inside_block(self) -> None:
-        if self.in_block or getattr(self._thread, "joined", False):
+        if self.in_block or self._thread.joined:
             raise TransactionRequiredError(
                 "A transaction of this app is open on this thread: pass its connection as conn=, or this call would wait "
                 "for itself or miss what the transaction wrote."

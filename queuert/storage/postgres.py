@@ -23,7 +23,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
 # First, since it says what to install where psycopg is missing.
@@ -53,6 +54,7 @@ POOL_TIMEOUT: Final = 10.0
 RECONNECT_TIMEOUT: Final = 3.0
 ASK_AGAIN: Final = 2.0
 RETRY_PAUSES: Final = (0.02, 0.1, 0.3, 1.0)
+_PAUSES: Final = (*RETRY_PAUSES, None)
 
 # A vanished client must not hold its row locks for hours, nor a vanished server its client: about a minute, both ways.
 KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
@@ -147,7 +149,7 @@ class PostgresDatabase(Database):
         single: bool = False,
         repeatable: bool = False,
     ) -> T:
-        for pause in (*RETRY_PAUSES, None):
+        for pause in _PAUSES:
             attempt = Attempt(single)
             try:
                 with self._borrow() as conn:
@@ -262,19 +264,9 @@ class PostgresDatabase(Database):
 
     # Connections.
 
-    @contextmanager
-    def _borrow(self) -> Iterator[Connection]:
+    def _borrow(self) -> AbstractContextManager[Connection]:
         """A connection in autocommit with nothing open; broken ones are thrown away."""
-        pool = self._ready_pool()
-        conn = self._take(pool)
-        autocommit, pid = conn.autocommit, os.getpid()
-        try:
-            if not autocommit:
-                conn.autocommit = True
-            yield conn
-        finally:
-            if os.getpid() == pid:
-                self._give_back(pool, conn, autocommit)
+        return _Borrowed(self)
 
     def _take(self, pool: Any) -> Connection:
         deadline = time.monotonic() + self.pool_timeout
@@ -299,9 +291,9 @@ class PostgresDatabase(Database):
 
     def _give_back(self, pool: Any, conn: Connection, autocommit: bool) -> None:
         try:
-            if not conn.closed and conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+            if conn.pgconn.transaction_status != pq.TransactionStatus.IDLE and not conn.closed:
                 conn.rollback()
-            if not conn.closed and conn.autocommit != autocommit:
+            if conn.autocommit != autocommit and not conn.closed:
                 conn.autocommit = autocommit
         except psycopg.Error:
             conn.close()
@@ -399,6 +391,35 @@ class PostgresDatabase(Database):
             return (pool,)
         self._inherited = self._inherited or not pool.closed
         return ()
+
+
+class _Borrowed:
+    """A connection for a `with` block. Not a generator, which costs twice as much: every call comes through here."""
+
+    __slots__ = ("_autocommit", "_conn", "_database", "_pid", "_pool")
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    def __enter__(self) -> Connection:
+        database = self._database
+        self._pool = pool = database._ready_pool()
+        self._conn = conn = database._take(pool)
+        self._autocommit, self._pid = conn.autocommit, os.getpid()
+        if not self._autocommit:
+            try:
+                conn.autocommit = True
+            except BaseException:
+                self._give_back()
+                raise
+        return conn
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if os.getpid() == self._pid:  # a child that was forked inside the block leaves it to the parent
+            self._database._give_back(self._pool, self._conn, self._autocommit)
 
 
 # Pools of our own that are open, and the processes that opened them.

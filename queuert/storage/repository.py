@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
+from queuert.codec.text import make_encoder
 from queuert.model import Attempt, Chain, Job, Status
 from queuert.storage.base import Row, Session
 from queuert.storage.sqlfiles import CLAIMED_COLUMNS, JOB_COLUMNS, Names, queries
@@ -119,7 +120,7 @@ def _as_is(value: Any) -> Any:
     return value
 
 
-_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+_encode: Final = make_encoder(ascii=True, allow_nan=True)
 
 
 def _dumps(items: Iterable[object]) -> str:
@@ -145,13 +146,19 @@ class Repository:
     ) -> dict[str, datetime]:
         """Insert first jobs; when each was created, by id. One whose id exists is left out, unless all are known to be new."""
         if len(items) == 1 and new_ids:
-            rows = session.run(self.queries["insert_chain"], {**_NEW_CHAIN, **items[0], "channel": channel})
-        else:
-            rows = self._run(session, "insert_chains", items=_dumps(items), channel=channel)
+            made_at = self.insert_chain(session, {**_NEW_CHAIN, **items[0], "channel": channel})
+            return {} if made_at is None else {str(items[0]["id"]): made_at}
+        rows = self._run(session, "insert_chains", items=_dumps(items), channel=channel)
         if not rows:
             return {}
         at = self._time(rows[0][1])
         return dict.fromkeys((str(item["id"]) for item in items) if rows[0][0] is None else (str(row[0]) for row in rows), at)
+
+    def insert_chain(self, session: Session, params: Item) -> datetime | None:
+        """Insert a first job whose id is known to be new; when it was created. All is to be said, the channel too."""
+        rows = session.run(self.queries["insert_chain"], params)
+        made_at: datetime | None = self._time(rows[0][1]) if rows else None
+        return made_at
 
     def touch_keys(self, session: Session, items: Sequence[Item]) -> None:
         self._run(session, "touch_keys", items=_dumps(items))
