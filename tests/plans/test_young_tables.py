@@ -64,3 +64,43 @@ def test_no_job_is_looked_for_from_end_to_end(name: str, generic: bool, young: t
         session = PostgresPlans(store.database.join(conn), generic=generic)
         assert OPERATIONS[name](store, session, jobs)
         assert "queuert_job" not in session.cost.scanned, session.cost.text
+
+
+@pytest.fixture(scope="module", params=["analyzed", "never analyzed"])
+def small(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Store]:
+    """2,000 jobs of each type and state: the planner expects a handful where it does not know which span is asked for."""
+    from support.postgres import temporary_database
+
+    with temporary_database(postgres_url) as url:
+        store = Store(url)
+        store.migrate()
+        store.sql(
+            """INSERT INTO {job}
+                (id, type_name, chain_id, chain_type_name, status, output, input, created_at, chain_created_at, scheduled_at)
+            SELECT id, type, id, type, status::{job_status}, 'null', to_json(repeat('x', 100)), at, at, at
+            FROM (
+                SELECT
+                    gen_random_uuid() AS id,
+                    (ARRAY['a', 'b', 'c', 'd', 'e'])[mod(i, 5) + 1] AS type,
+                    CASE WHEN i < 10000 THEN 'pending' ELSE 'completed' END AS status,
+                    now() - i * interval '1 second' AS at
+                FROM generate_series(1, 20000) AS i
+            ) AS made"""
+        )
+        if request.param == "analyzed":
+            store.sql("ANALYZE {job}")
+        yield store
+        store.close()
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("listing", ["jobs", "chains"])
+def test_a_page_is_read_in_the_order_of_the_index_not_sorted(listing: str, order: str, generic: bool, small: Store) -> None:
+    filters: dict[str, Any] = {"types": '["a", "b", "c", "d", "e"]', "statuses": '["completed"]', "error_codes": None}
+    filters |= {"since": None, "until": None, "at": None, "id": None, "limit": 51}
+    filters |= {"chain_types": None} if listing == "jobs" else {"root_only": False}
+    with closing(small.database.open_listener()) as conn, conn.transaction(force_rollback=True):
+        session = PostgresPlans(small.database.join(conn), generic=generic)
+        assert len(getattr(small.repository, f"list_{listing}")(session, order, **filters)) == 51
+        assert session.cost.sorted <= 5 * 51, session.cost.text

@@ -15,6 +15,7 @@ SELECT name FROM found WHERE name IS NOT NULL;
 -- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
 -- The planner takes an array for 10 entries, and JSON for 100: of so many pairs it would expect too much, and compile the query.
 -- Nor may it guess how rare error codes are, or it would: of coalesce() it expects half.
+-- Of a span between two unknown times it expects one row in 200, few enough to sort them all: as a row, one end stands alone.
 SELECT {j_columns}
 FROM (
     SELECT c.id
@@ -27,7 +28,7 @@ FROM (
           AND j.status = state.name::{job_status}
           AND (:chain_types::json IS NULL
                OR j.chain_type_name IN (SELECT ct.name FROM json_array_elements_text(:chain_types::json) AS ct (name)))
-          AND j.created_at >= coalesce(:since::timestamptz, '-infinity')
+          AND (j.created_at, 0) >= (coalesce(:since::timestamptz, '-infinity'), 0)
           AND j.created_at < coalesce(:until::timestamptz, 'infinity')
           AND (j.created_at, j.id) {beyond} (coalesce(:at::timestamptz, {edge}), :id::{id_type})
           AND coalesce(
@@ -85,7 +86,7 @@ FROM (
         WHERE t.continued_to IS NULL
           AND t.chain_type_name = type.name
           AND t.status = state.name::{job_status}
-          AND t.chain_created_at >= coalesce(:since::timestamptz, '-infinity')
+          AND (t.chain_created_at, 0) >= (coalesce(:since::timestamptz, '-infinity'), 0)
           AND t.chain_created_at < coalesce(:until::timestamptz, 'infinity')
           AND (t.chain_created_at, t.chain_id) {beyond} (coalesce(:at::timestamptz, {edge}), :id::{id_type})
           AND NOT (:root_only AND EXISTS (
