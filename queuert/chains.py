@@ -157,12 +157,17 @@ class Chains:
         A job whose lease was lost is left out of the result's `ids`, and nothing is written for it. With `wait=False` rows
         that others have locked are left for later instead of waited for.
         """
+        # Most calls complete one job and continue nothing: steps that are not for it are not taken.
         result = Completed()
-        closing = {i for c in completions if c.next is None for i in (c.job.id, c.job.chain_id)}
+        closing: set[str] = set()
         going_on: set[str] = set()
-        continuing = [c for c in completions if c.next is not None]
+        continuing = []
+        for c in completions:
+            if c.next is not None:
+                continuing.append(c)
+            (closing if c.next is None else going_on).update((c.job.id, c.job.chain_id))
         if continuing:
-            going_on = {i for c in continuing for i in (c.job.id, c.job.chain_id)} - closing
+            going_on -= closing
             if session.dialect == "postgres" and not all(map(is_simple, continuing)):
                 completions = self._lock(session, completions, result, closing, going_on, wait=wait)
                 closing, going_on, wait = set(), set(), True
@@ -171,29 +176,36 @@ class Chains:
         if not completions:
             return result
         succeeded = "succeeded" if self._engine.settings.history == "all" else None
-        items = []
+        items, outside = [], []
         for c in completions:
             item = {"id": c.job.id, "chain_id": c.job.chain_id, "token": c.token, "output": c.output, "waited": c.waited}
             if c.token is not None:
                 item["outcome"] = succeeded
-            elif c.job.leased_by:
-                item["outcome"], item["holder"] = "cancelled", c.job.leased_by
+            else:
+                outside.append(c)
+                if c.job.leased_by:
+                    item["outcome"], item["holder"] = "cancelled", c.job.leased_by
             if c.next is not None:
                 item |= c.next.columns
             items.append(item)
         done, freed, locked, fixed_snapshot = self._repository.complete_jobs(
             session, worker, items, closing=sorted(closing), going_on=sorted(going_on), wait=wait
         )
-        result.ids = {d.id for d in done}
+        finished = []
+        for d in done:
+            result.ids.add(d.id)
+            if d.next_id is None:
+                finished.append(d.chain_id)
         result.unlocked |= locked
-        finished = [d.chain_id for d in done if d.next_id is None]
         if fixed_snapshot and finished:
             self._check_snapshot(session, finished)
-        notices = pending_types(freed) + closed(finished)
+        notices = closed(finished)
+        if freed:
+            notices = pending_types(freed) + notices
         if continuing:
             notices += self._continued(session, [c.next for c in continuing if c.next is not None and c.job.id in result.ids])
-        outside = [c for c in completions if c.token is None and c.job.id in result.ids]
         if outside:
+            outside = [c for c in outside if c.job.id in result.ids]
             notices += lost(c.job.id for c in outside if c.job.leased_by)
             nexts = [(c.next.produced, str(c.next.columns["next_id"])) if c.next else (None, None) for c in outside]
             observing.completed_outside(self._engine, session, [(c.job, *n) for c, n in zip(outside, nexts, strict=True)])

@@ -266,12 +266,7 @@ class Repository:
             awaited = [str(row[2]) for row in rows if row[3] is None and row[4]]
             freed = self._run(session, "release_dependants", chain_ids=_dumps(awaited)) if awaited else []
             return Finished(done, [Freed(str(r[0]), r[1], Status.PENDING) for r in freed], set(), False)
-        return Finished(
-            done,
-            [Freed(str(row[1]), row[4], Status.PENDING) for row in rows if row[0] == "freed"],
-            {str(row[1]) for row in rows if row[0] == "locked"},
-            any(row[5] for row in rows),
-        )
+        return _finished(rows)
 
     def end_attempts(self, session: Session, items: Sequence[Item]) -> list[Ended]:
         rows = self._run(session, "end_attempts", items=_dumps(items))
@@ -551,6 +546,20 @@ class Repository:
             tail_type_name=tail_type,
             error_code=code,
         )
+
+
+def _finished(rows: Iterable[Row]) -> Finished:
+    """What the rows of complete_jobs say on PostgreSQL."""
+    done, freed, locked, fixed_snapshot = [], [], set(), False
+    for what, job_id, chain_id, next_id, type_name, fixed in rows:
+        if what == "done":
+            done.append(Done(str(job_id), str(chain_id), None if next_id is None else str(next_id)))
+        elif what == "freed":
+            freed.append(Freed(str(job_id), type_name, Status.PENDING))
+        else:
+            locked.add(str(job_id))
+        fixed_snapshot = fixed_snapshot or fixed
+    return Finished(done, freed, locked, fixed_snapshot)
 
 
 def _claim_order(job: Job) -> tuple[int, datetime, str]:

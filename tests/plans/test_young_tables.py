@@ -31,6 +31,7 @@ OPERATIONS: dict[str, Work] = {
     "renew": lambda store, session, jobs: store.repository.renew_leases(session, "w1", _leases(jobs, lease=60)),
     "lease states": lambda store, session, jobs: store.repository.lease_states(session, _ids(jobs)),
     "complete": lambda store, session, jobs: store.complete(*jobs, session=session),
+    "complete one": lambda store, session, jobs: store.complete(jobs[0], session=session),
     "complete what is free": lambda store, session, jobs: store.complete(*jobs, wait=False, session=session),
     "end": lambda store, session, jobs: store.repository.end_attempts(session, _leases(jobs, **ITEM)),
     "give back": lambda store, session, jobs: store.repository.release_claims(session, "w1", _leases(jobs)),

@@ -140,151 +140,195 @@ DECLARE
     awaited boolean;
     closed {id_type}[];
     continues boolean := false;
+    one json;
+    token bigint;
+    waited double precision;
+    tried integer;
+    claimed timestamptz;
 BEGIN
-    IF $5 AND json_array_length($3) = 1 AND json_array_length($4) = 0 THEN
+    fixed_snapshot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+    what := 'done';
+    IF $5 AND json_array_length($3) = 1 AND json_array_length($4) = 0 AND json_array_length($2) = 1
+        AND $2 -> 0 ->> 'next_id' IS NULL
+    THEN
+        -- One job that was its chain: statements for one row, since to set up those for many takes longer than to run them.
         PERFORM j.id FROM {job} j WHERE j.id = ($3 ->> 0)::{id_type} FOR UPDATE;
-    ELSIF $5 THEN
-        PERFORM j.id
-        FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
-        JOIN {job} j ON j.id = i.id::{id_type}
-        ORDER BY j.id
-        FOR UPDATE OF j;
-        IF json_array_length($4) > 0 THEN
-            PERFORM j.id
-            FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($4) AS i (id) {few}) i {few}) i
-            JOIN {job} j ON j.id = i.id::{id_type}
-            ORDER BY j.id
-            FOR NO KEY UPDATE OF j;
+        one := $2 -> 0;
+        token := (one ->> 'token')::bigint;
+        waited := (one ->> 'waited')::double precision;
+        UPDATE {job} j
+        SET status = 'completed',
+            output = (one ->> 'output')::jsonb,
+            completed_at = {now},
+            completed_by = $1,
+            leased_by = NULL,
+            leased_until = NULL,
+            last_attempt_error = NULL,
+            error_code = NULL,
+            suspect = false,
+            continued_to = NULL
+        WHERE j.id = (one ->> 'id')::{id_type}
+          AND (
+              (j.status = 'running' AND j.leased_by = $1 AND j.lease_token = token)
+              OR (token IS NULL AND j.status IN ('pending', 'running'))
+          )
+        RETURNING j.id, j.chain_id, j.attempt, j.last_attempt_at INTO id, chain_id, tried, claimed;
+        IF FOUND THEN
+            RETURN NEXT;
+            IF one ->> 'outcome' IS NOT NULL THEN
+                INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+                VALUES (
+                    id, tried, coalesce($1, one ->> 'holder'), claimed,
+                    CASE WHEN waited IS NOT NULL THEN least(claimed + make_interval(secs => waited), {now}) END,
+                    {now}, one ->> 'outcome'
+                );
+            END IF;
+            IF (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = chain_id) > 0 THEN
+                closed := ARRAY[chain_id];
+            END IF;
         END IF;
     ELSE
-        free := ARRAY(
-            WITH free AS MATERIALIZED (
-                SELECT j.id
-                FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
-                JOIN {job} j ON j.id = i.id::{id_type}
-                ORDER BY j.id
-                FOR UPDATE OF j SKIP LOCKED
-            ),
-            waiting AS MATERIALIZED (
-                SELECT free.id AS chain_id, b.job_id
-                FROM free
-                CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = free.id OFFSET 0) b
-                {few}
-            ),
-            ready AS MATERIALIZED (
-                SELECT j.id
-                FROM waiting
-                JOIN {job} j ON j.id = waiting.job_id
-                ORDER BY j.id
-                FOR NO KEY UPDATE OF j SKIP LOCKED
-            )
-            SELECT free.id
-            FROM free
-            WHERE free.id NOT IN (
-                SELECT waiting.chain_id FROM waiting WHERE waiting.job_id NOT IN (SELECT ready.id FROM ready)
-            )
-        );
-        IF json_array_length($4) > 0 THEN
-            free := free || ARRAY(
-                SELECT j.id
+        IF $5 THEN
+            PERFORM j.id
+            FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
+            JOIN {job} j ON j.id = i.id::{id_type}
+            ORDER BY j.id
+            FOR UPDATE OF j;
+            IF json_array_length($4) > 0 THEN
+                PERFORM j.id
                 FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($4) AS i (id) {few}) i {few}) i
                 JOIN {job} j ON j.id = i.id::{id_type}
                 ORDER BY j.id
-                FOR NO KEY UPDATE OF j SKIP LOCKED
+                FOR NO KEY UPDATE OF j;
+            END IF;
+        ELSE
+            free := ARRAY(
+                WITH free AS MATERIALIZED (
+                    SELECT j.id
+                    FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
+                    JOIN {job} j ON j.id = i.id::{id_type}
+                    ORDER BY j.id
+                    FOR UPDATE OF j SKIP LOCKED
+                ),
+                waiting AS MATERIALIZED (
+                    SELECT free.id AS chain_id, b.job_id
+                    FROM free
+                    CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = free.id OFFSET 0) b
+                    {few}
+                ),
+                ready AS MATERIALIZED (
+                    SELECT j.id
+                    FROM waiting
+                    JOIN {job} j ON j.id = waiting.job_id
+                    ORDER BY j.id
+                    FOR NO KEY UPDATE OF j SKIP LOCKED
+                )
+                SELECT free.id
+                FROM free
+                WHERE free.id NOT IN (
+                    SELECT waiting.chain_id FROM waiting WHERE waiting.job_id NOT IN (SELECT ready.id FROM ready)
+                )
             );
+            IF json_array_length($4) > 0 THEN
+                free := free || ARRAY(
+                    SELECT j.id
+                    FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($4) AS i (id) {few}) i {few}) i
+                    JOIN {job} j ON j.id = i.id::{id_type}
+                    ORDER BY j.id
+                    FOR NO KEY UPDATE OF j SKIP LOCKED
+                );
+            END IF;
+            RETURN QUERY
+            SELECT 'locked', i.id, i.chain_id, NULL::{id_type}, NULL::text, false
+            FROM json_to_recordset($2) AS i (id {id_type}, chain_id {id_type})
+            WHERE NOT (i.id = ANY (free) AND i.chain_id = ANY (free));
         END IF;
-        RETURN QUERY
-        SELECT 'locked', i.id, i.chain_id, NULL::{id_type}, NULL::text, false
-        FROM json_to_recordset($2) AS i (id {id_type}, chain_id {id_type})
-        WHERE NOT (i.id = ANY (free) AND i.chain_id = ANY (free));
-    END IF;
-    fixed_snapshot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
-    what := 'done';
-    FOR id, chain_id, next_id, awaited IN
-        WITH item AS MATERIALIZED (
-            SELECT *
-            FROM (
+        FOR id, chain_id, next_id, awaited IN
+            WITH item AS MATERIALIZED (
                 SELECT *
-                FROM json_to_recordset($2) AS i (
-                    id {id_type}, chain_id {id_type}, token bigint, output text, outcome text, holder text,
-                    waited double precision, next_id {id_type}
-                )
-                WHERE $5 OR (i.id = ANY (free) AND i.chain_id = ANY (free))
+                FROM (
+                    SELECT *
+                    FROM json_to_recordset($2) AS i (
+                        id {id_type}, chain_id {id_type}, token bigint, output text, outcome text, holder text,
+                        waited double precision, next_id {id_type}
+                    )
+                    WHERE $5 OR (i.id = ANY (free) AND i.chain_id = ANY (free))
+                    {few}
+                ) i
                 {few}
-            ) i
-            {few}
-        ),
-        done AS (
-            UPDATE {job} j
-            SET status = 'completed',
-                output = item.output::jsonb,
-                completed_at = {now},
-                completed_by = $1,
-                leased_by = NULL,
-                leased_until = NULL,
-                last_attempt_error = NULL,
-                error_code = NULL,
-                suspect = false,
-                continued_to = item.next_id
-            FROM item
-            WHERE j.id = item.id
-              AND (
-                  (j.status = 'running' AND j.leased_by = $1 AND j.lease_token = item.token)
-                  OR (item.token IS NULL AND j.status IN ('pending', 'running'))
-              )
-            RETURNING
-                j.id, j.chain_id, j.attempt, j.last_attempt_at, j.completed_at,
-                item.outcome, item.holder, item.waited, item.next_id
-        ),
-        attempt AS (
-            INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+            ),
+            done AS (
+                UPDATE {job} j
+                SET status = 'completed',
+                    output = item.output::jsonb,
+                    completed_at = {now},
+                    completed_by = $1,
+                    leased_by = NULL,
+                    leased_until = NULL,
+                    last_attempt_error = NULL,
+                    error_code = NULL,
+                    suspect = false,
+                    continued_to = item.next_id
+                FROM item
+                WHERE j.id = item.id
+                  AND (
+                      (j.status = 'running' AND j.leased_by = $1 AND j.lease_token = item.token)
+                      OR (item.token IS NULL AND j.status IN ('pending', 'running'))
+                  )
+                RETURNING
+                    j.id, j.chain_id, j.attempt, j.last_attempt_at, j.completed_at,
+                    item.outcome, item.holder, item.waited, item.next_id
+            ),
+            attempt AS (
+                INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+                SELECT
+                    done.id, done.attempt, coalesce($1, done.holder), done.last_attempt_at,
+                    CASE WHEN done.waited IS NOT NULL
+                        THEN least(done.last_attempt_at + make_interval(secs => done.waited), done.completed_at) END,
+                    done.completed_at, done.outcome
+                FROM done
+                WHERE done.outcome IS NOT NULL
+            )
             SELECT
-                done.id, done.attempt, coalesce($1, done.holder), done.last_attempt_at,
-                CASE WHEN done.waited IS NOT NULL
-                    THEN least(done.last_attempt_at + make_interval(secs => done.waited), done.completed_at) END,
-                done.completed_at, done.outcome
+                done.id, done.chain_id, done.next_id,
+                done.next_id IS NULL AND (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = done.chain_id) > 0
             FROM done
-            WHERE done.outcome IS NOT NULL
-        )
-        SELECT
-            done.id, done.chain_id, done.next_id,
-            done.next_id IS NULL AND (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = done.chain_id) > 0
-        FROM done
-    LOOP
-        RETURN NEXT;
-        IF awaited THEN
-            closed := array_append(closed, chain_id);
-        END IF;
-        continues := continues OR next_id IS NOT NULL;
-    END LOOP;
-    IF continues THEN
-        INSERT INTO {job} (
-            id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
-            max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
-            trace_context
-        )
-        SELECT
-            item.next_id, item.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, item.next_input::jsonb,
-            CASE WHEN item.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-            coalesce(item.next_priority, j.priority), {now},
-            greatest({now}, coalesce(item.next_at, {now} + make_interval(secs => item.next_after))),
-            item.next_max_attempts, j.deduplication_key, j.chain_created_at, item.next_blockers, item.next_blockers,
-            j.chain_trace_context, item.next_trace
-        FROM (
-            SELECT *
+        LOOP
+            RETURN NEXT;
+            IF awaited THEN
+                closed := array_append(closed, chain_id);
+            END IF;
+            continues := continues OR next_id IS NOT NULL;
+        END LOOP;
+        IF continues THEN
+            INSERT INTO {job} (
+                id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
+                max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
+                trace_context
+            )
+            SELECT
+                item.next_id, item.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, item.next_input::jsonb,
+                CASE WHEN item.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+                coalesce(item.next_priority, j.priority), {now},
+                greatest({now}, coalesce(item.next_at, {now} + make_interval(secs => item.next_after))),
+                item.next_max_attempts, j.deduplication_key, j.chain_created_at, item.next_blockers, item.next_blockers,
+                j.chain_trace_context, item.next_trace
             FROM (
                 SELECT *
-                FROM json_to_recordset($2) AS i (
-                    id {id_type}, next_id {id_type}, next_type text, next_input text, next_priority integer,
-                    next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
-                    next_trace text
-                )
-                WHERE i.next_id IS NOT NULL
+                FROM (
+                    SELECT *
+                    FROM json_to_recordset($2) AS i (
+                        id {id_type}, next_id {id_type}, next_type text, next_input text, next_priority integer,
+                        next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
+                        next_trace text
+                    )
+                    WHERE i.next_id IS NOT NULL
+                    {few}
+                ) i
                 {few}
-            ) i
-            {few}
-        ) item
-        JOIN {job} j ON j.id = item.id AND j.continued_to = item.next_id;
+            ) item
+            JOIN {job} j ON j.id = item.id AND j.continued_to = item.next_id;
+        END IF;
     END IF;
     IF closed IS NOT NULL THEN
         RETURN QUERY
