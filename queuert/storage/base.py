@@ -57,6 +57,13 @@ class _Thread(threading.local):
     joined = False
 
 
+class Commit(Protocol):
+    """A block that was left, on its way to the disk."""
+
+    def wait(self) -> None:
+        """Return when it is there, with its effects run; raises what it failed with. To be called once, by any thread."""
+
+
 class Database(ABC):
     """Opens sessions on one database."""
 
@@ -93,7 +100,11 @@ class Database(ABC):
 
     @abstractmethod
     def block(self) -> AbstractContextManager[Session]:
-        """A transaction for user code; commits on a clean exit and then flushes the session's hooks."""
+        """A transaction for user code; commits on a clean exit and then flushes the session's hooks.
+
+        Where blocks are committed together, it has a method `leave()` for those who need not wait: it takes the place of a
+        clean exit and gives a `Commit`.
+        """
 
     @abstractmethod
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> Session:
@@ -127,14 +138,21 @@ class Database(ABC):
     def in_block(self) -> bool:
         return bool(self._thread.blocks)
 
+    def _enter_block(self) -> None:
+        """Marks this thread as inside a block, until `_exit_block`."""
+        self._thread.blocks += 1
+
+    def _exit_block(self) -> None:
+        self._thread.blocks -= 1
+
     @contextmanager
     def _inside_block(self) -> Iterator[None]:
-        """Marks this thread as inside a block."""
-        self._thread.blocks += 1
+        """The same around a piece of code."""
+        self._enter_block()
         try:
             yield
         finally:
-            self._thread.blocks -= 1
+            self._exit_block()
 
     @contextmanager
     def inside_users_block(self, inside: bool = True) -> Iterator[None]:

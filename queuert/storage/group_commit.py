@@ -7,19 +7,25 @@ uncommitted work: readers have other connections.
 
 What a member may rely on:
 
-- It returns when its work is on the disk, as if it had committed alone.
+- It returns when its work is on the disk, as if it had committed alone; or, if it left before, it is told then.
 - If it fails, its savepoint is undone and the others are not touched.
-- If the COMMIT fails, or something rolls the whole transaction back, every member of the group gets the error. None of
-  them is saved; running one again is safe.
+- If the COMMIT fails, or something rolls the whole transaction back, none of the members is saved, and each gets an error.
+  Whose fault it was cannot be told (it may be a deferred foreign key that one of them violated), so the error is one that
+  passes: running each again is safe, and sooner or later the culprit is alone in its group and gets the error for itself.
 
 A group ends when nobody waits, or when it is large or old. If the member that was to go on never comes (its wait timed
 out), one of those who wait takes the lock again and commits.
+
+A worker's slot does not even wait for the COMMIT. It leaves the group open and goes on with the next job, whose block joins
+the group or the next one; the completer takes its turn at the lock, commits what has gathered by then, and tells what
+became of the jobs. So a single slot can fill a group, and threads take turns once for a job instead of three times.
 
 The group is owned by whoever holds the write lock; `done` is the only part that others look at.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from typing import Final
@@ -29,6 +35,10 @@ from queuert.storage.guard import GuardedConnection
 MOST_MEMBERS: Final = 32
 OLDEST: Final = 0.010  # seconds: about thirty waits for a disk that takes 300 µs
 PATIENCE: Final = 0.05  # seconds until a waiting member looks whether it has to commit itself
+
+
+class SharedCommitError(sqlite3.OperationalError):
+    """The COMMIT that a transaction shared with others failed, for one of them or for all."""
 
 
 class Group:
@@ -46,9 +56,17 @@ class Group:
     def full(self) -> bool:
         return self.members >= MOST_MEMBERS or time.monotonic() - self._started > OLDEST
 
-    def end(self, error: BaseException | None = None) -> None:
-        """It was committed, or failed."""
-        self._error = error
+    @property
+    def ended(self) -> bool:
+        return self._done.is_set()
+
+    def end(self, error: BaseException | None = None, *, alone: bool = False) -> None:
+        """It was committed, or failed: `alone` if the error must be that of its only member."""
+        if isinstance(error, Exception) and not alone:
+            self._error = SharedCommitError(f"a COMMIT that is shared with other transactions failed: {error}")
+            self._error.__cause__ = error
+        else:
+            self._error = error
         self._done.set()
 
     def wait(self) -> bool:

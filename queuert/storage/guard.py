@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 SAVEPOINT = "queuert_savepoint"
 CURSORS_KEPT = 1_000
 
+# The comment keeps a user's plain COMMIT from finding ours in the statement cache, where nobody judges it any more.
+BEGIN = "BEGIN /* queuert */"
+BEGIN_IMMEDIATE = "BEGIN IMMEDIATE /* queuert */"
+COMMIT = "COMMIT /* queuert */"
+ROLLBACK = "ROLLBACK /* queuert */"
+
 # Pragmas that take an argument and change nothing for the next user of the connection.
 HARMLESS_PRAGMAS = frozenset(
     (

@@ -217,9 +217,13 @@ class Repository:
                 window=window,
                 limit=limit,
             )
-            jobs = self._claimed(rows, leased_by=worker, lease_token=token, suspect=suspect)
+            if self.dialect == "sqlite":
+                jobs = self._claimed(json.loads(rows[0][0]), leased_by=worker, lease_token=token, suspect=suspect)
+                break
+            found = [row[2:] for row in rows if row[2] is not None]  # one row tells only how many candidates there were
+            jobs = self._claimed(found, leased_by=worker, lease_token=token, suspect=suspect)
             # Every candidate was locked by somebody else while more may be due behind them: look further.
-            if jobs or not rows or rows[0][0] < window or window >= WIDEST_WINDOW:
+            if jobs or rows[0][0] < window or window >= WIDEST_WINDOW:
                 break
             window *= 10
         jobs.sort(key=_claim_order)
@@ -256,17 +260,21 @@ class Repository:
         On PostgreSQL the jobs `closing` and `going_on` are locked first, in this order; unless it may `wait`, items whose jobs
         somebody else has locked are left out.
         """
-        if self.dialect == "sqlite" and len(items) == 1 and "next_id" not in items[0]:
+        lists = {"closing": _dumps(closing), "going_on": _dumps(going_on)}
+        if self.dialect == "sqlite":
+            return self._complete_on_sqlite(session, worker, items, {**lists, "wait": wait})
+        rows = self._run(session, "complete_jobs", worker=worker, items=_dumps(items), wait=wait, **lists)
+        return _finished(rows)
+
+    def _complete_on_sqlite(self, session: Session, worker: str | None, items: Sequence[Item], rest: Item) -> Finished:
+        if len(items) == 1 and "next_id" not in items[0]:
             rows = session.run(self.queries["complete_job"], {**_COMPLETION, **items[0], "worker": worker})
         else:
-            lists = {"items": _dumps(items), "closing": _dumps(closing), "going_on": _dumps(going_on)}
-            rows = self._run(session, "complete_jobs", worker=worker, wait=wait, **lists)
-        done = [Done(str(row[1]), str(row[2]), None if row[3] is None else str(row[3])) for row in rows if row[0] == "done"]
-        if self.dialect == "sqlite":
-            awaited = [str(row[2]) for row in rows if row[3] is None and row[4]]
-            freed = self._run(session, "release_dependants", chain_ids=_dumps(awaited)) if awaited else []
-            return Finished(done, [Freed(str(r[0]), r[1], Status.PENDING) for r in freed], set(), False)
-        return _finished(rows)
+            rows = json.loads(self._run(session, "complete_jobs", worker=worker, items=_dumps(items), **rest)[0][0])
+        done = [Done(str(row[0]), str(row[1]), None if row[2] is None else str(row[2])) for row in rows]
+        awaited = [str(row[1]) for row in rows if row[2] is None and row[3]]
+        freed = self._run(session, "release_dependants", chain_ids=_dumps(awaited)) if awaited else []
+        return Finished(done, [Freed(str(row[0]), row[1], Status.PENDING) for row in freed], set(), False)
 
     def end_attempts(self, session: Session, items: Sequence[Item]) -> list[Ended]:
         rows = self._run(session, "end_attempts", items=_dumps(items))
@@ -509,18 +517,16 @@ class Repository:
         job.__dict__.update(zip(JOB_COLUMNS, values, strict=True))
         return job
 
-    def _claimed(self, rows: Iterable[Row], **lease: object) -> list[Job]:
+    def _claimed(self, rows: Iterable[Sequence[Any]], **lease: object) -> list[Job]:
         """The jobs of a claim. Thousands of these are made a second, and most of their times are the same."""
         known = {**_JUST_CLAIMED, **lease}
         times: dict[str, datetime | None] = {}
         jobs = []
         for row in rows:
-            if row[2] is None:  # the row that tells only how many candidates there were
-                continue
             job = object.__new__(Job)
             values = job.__dict__
             values.update(known)
-            values.update(zip(CLAIMED_COLUMNS, row[2:], strict=True))
+            values.update(zip(CLAIMED_COLUMNS, row, strict=True))
             if self.dialect == "sqlite":
                 for name in _CLAIMED_TIMES:
                     text = values[name]

@@ -146,8 +146,7 @@ class Names:
             "now": "statement_timestamp()" if postgres else "(strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z')",
             "job_columns": ", ".join(JOB_COLUMNS),
             "j_columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
-            # SQLite's RETURNING does not know the table's alias.
-            "claimed_columns": ", ".join(f"j.{column}" if postgres else column for column in CLAIMED_COLUMNS),
+            "claimed_columns": ", ".join(f"j.{column}" for column in CLAIMED_COLUMNS),
             "chain_columns": ", ".join(CHAIN_COLUMNS),
         }
 

@@ -26,16 +26,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from queuert.errors import DatabaseUnavailableError, ForeignKeysDisabledError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.options import Duration, seconds
 from queuert.storage import forks
-from queuert.storage.base import Database
-from queuert.storage.group_commit import Group
-from queuert.storage.guard import SAVEPOINT, GuardedConnection, TransactionMisuseError
+from queuert.storage.base import Commit, Database
+from queuert.storage.group_commit import Group, SharedCommitError
+from queuert.storage.guard import (
+    BEGIN,
+    BEGIN_IMMEDIATE,
+    COMMIT,
+    ROLLBACK,
+    SAVEPOINT,
+    GuardedConnection,
+    TransactionMisuseError,
+)
 from queuert.storage.rwlock import RWLock
 from queuert.storage.sqlite_opening import (
     Conn,
@@ -71,11 +80,6 @@ IDLE_READERS = 8
 FORK_PATIENCE = 5.0  # seconds that a fork waits for this process's transactions
 CHECKPOINT_WAIT = 0.2  # seconds that a truncating checkpoint waits for readers while this process's writers queue
 
-# The comment keeps a user's plain COMMIT from finding ours in the statement cache, where nobody judges it any more.
-_BEGIN = "BEGIN /* queuert */"
-_BEGIN_IMMEDIATE = "BEGIN IMMEDIATE /* queuert */"
-_COMMIT = "COMMIT /* queuert */"
-_ROLLBACK = "ROLLBACK /* queuert */"
 _MEMBER = f"SAVEPOINT {SAVEPOINT}"
 _MEMBER_DONE = f"RELEASE {SAVEPOINT}"
 _MEMBER_UNDONE = f"ROLLBACK TO {SAVEPOINT}"
@@ -143,9 +147,9 @@ class SqliteDatabase(Database):
         conn, generation = self._borrow_reader()
         try:
             # One snapshot for all that is read here; it starts with the first query and costs two statements of no I/O.
-            conn.execute(_BEGIN)
+            conn.execute(BEGIN)
             yield SqliteSession(conn)
-            conn.execute(_COMMIT)
+            conn.execute(COMMIT)
         finally:
             self._give_back(conn, generation)
 
@@ -164,29 +168,8 @@ class SqliteDatabase(Database):
         hooks.flush()
         return result
 
-    @contextmanager
-    def block(self) -> Iterator[SqliteSession]:
-        self._refuse_inside_block()
-        hooks = Hooks()
-        pid = os.getpid()
-        with self._inside_block():
-            group = self._enter_group()
-            try:
-                session = BlockSession(group.conn, hooks)
-                group.conn.lend(session)
-                yield session
-                if os.getpid() != pid:
-                    raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
-                group.conn.check_open()
-            except BaseException as error:
-                hooks.discard()
-                if os.getpid() == pid:
-                    group.conn.reclaim()
-                    self._leave_group(group, error)
-                raise
-            group.conn.reclaim()
-            self._leave_group(group)
-        hooks.flush()
+    def block(self) -> AbstractContextManager[SqliteSession]:
+        return Block(self)
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> SqliteSession:
         raw = unwrap(conn, reading=reading)
@@ -309,16 +292,17 @@ class SqliteDatabase(Database):
 
     def _transact(self, work: Callable[[Any], T], hooks: Hooks, *, single: bool) -> T:
         if self._group is not None:
-            return self._transact_in_group(self._group, work, hooks)
+            with suppress(SharedCommitError):  # it was for another's fault: we do it again, alone
+                return self._transact_in_group(self._group, work, hooks)
         busy = snapshots = 0
         while True:
             conn = self._write_connection()
             try:
                 if single:
                     return work(SingleSession(conn, hooks))
-                conn.own(_BEGIN_IMMEDIATE if busy or snapshots else _BEGIN)
+                conn.own(BEGIN_IMMEDIATE if busy or snapshots else BEGIN)
                 result = work(SqliteSession(conn, hooks))
-                conn.own(_COMMIT)
+                conn.own(COMMIT)
                 return result
             except BaseException as error:
                 hooks.discard()
@@ -351,15 +335,15 @@ class SqliteDatabase(Database):
             raise
         return group
 
-    def _leave_group(self, group: Group, error: BaseException | None = None) -> None:
-        """Our work is done, or undone: hand the transaction over or end it, and return when what we did is on the disk."""
+    def _leave_group(self, group: Group, error: BaseException | None = None, *, later: bool = False) -> None:
+        """Our work is done, or undone: hand the transaction over or end it; `later` leaves that to `_commit_left`."""
         try:
-            self._end_member(group, error)
-            handed_over = self._group is group
+            self._end_member(group, error, later=later)
         finally:
             self._lock.release_write()
-        if error is not None or not handed_over:
-            return
+
+    def _await_group(self, group: Group) -> None:
+        """Return when what we did is on the disk."""
         while not group.wait():
             self._lock.acquire_write()
             try:
@@ -368,7 +352,16 @@ class SqliteDatabase(Database):
             finally:
                 self._lock.release_write()
 
-    def _end_member(self, group: Group, error: BaseException | None) -> None:
+    def _commit_left(self, group: Group) -> None:
+        """Commit a group that was left for later, unless somebody else has."""
+        if not group.ended:
+            with self._locked(writes=True):
+                if self._group is group:
+                    with suppress(Exception):  # it is the group's, and raised below
+                        self._commit_group()
+        group.check()
+
+    def _end_member(self, group: Group, error: BaseException | None, *, later: bool) -> None:
         conn = group.conn
         if not conn.in_transaction:  # rolled back by SQLite itself, with everybody's work
             self._group = None
@@ -385,7 +378,7 @@ class SqliteDatabase(Database):
         except sqlite3.Error as broken:
             self._fail_group(broken)
             raise
-        if group.members and self._groups and self._lock.waiting_writers and not group.full:
+        if group.members and self._groups and (later or self._lock.waiting_writers) and not group.full:
             return
         self._commit_group()
 
@@ -395,19 +388,20 @@ class SqliteDatabase(Database):
         if group is None:
             return
         try:
-            group.conn.own(_COMMIT)
+            group.conn.own(COMMIT)
         except BaseException as error:
-            self._fail_group(error)
+            self._fail_group(error, alone=group.members == 1)
+            group.check()
             raise
         self._group = None
         group.end()
         self._close_if_retired(group.conn)
 
-    def _fail_group(self, error: BaseException) -> None:
+    def _fail_group(self, error: BaseException, *, alone: bool = False) -> None:
         group, self._group = self._group, None
         if group is not None:
             self._roll_back(group.conn)
-            group.end(error)
+            group.end(error, alone=alone)
             self._close_if_retired(group.conn)
 
     def _transact_in_group(self, group: Group, work: Callable[[Any], T], hooks: Hooks) -> T:
@@ -427,8 +421,10 @@ class SqliteDatabase(Database):
             raise
         try:
             self._commit_group()
-        except BaseException:
+        except BaseException as error:
             hooks.discard()
+            if isinstance(error, Exception):
+                raise SharedCommitError(str(error)) from error
             raise
         return result
 
@@ -438,7 +434,7 @@ class SqliteDatabase(Database):
             tries += 1
             conn = self._write_connection()
             try:
-                conn.own(_BEGIN_IMMEDIATE)
+                conn.own(BEGIN_IMMEDIATE)
                 return conn
             except sqlite3.OperationalError as error:
                 if is_snapshot(error) and tries <= SNAPSHOT_TRIES:
@@ -451,7 +447,7 @@ class SqliteDatabase(Database):
     def _roll_back(self, conn: GuardedConnection) -> None:
         if conn.in_transaction:
             try:
-                conn.own(_ROLLBACK)
+                conn.own(ROLLBACK)
             except sqlite3.Error:
                 logger.exception("A rollback failed; the connection is replaced.")
                 self._discard(conn)
@@ -513,7 +509,7 @@ class SqliteDatabase(Database):
             return  # a child that forked in here
         try:
             if conn.in_transaction:
-                conn.execute(_ROLLBACK)
+                conn.execute(ROLLBACK)
             with self._mutex:
                 keep = generation == self._generation and len(self._idle) < IDLE_READERS
                 if keep:
@@ -624,6 +620,73 @@ class SqliteDatabase(Database):
         self._borrowed = 0
         self._forking = self._lock_is_forks = False
         return inherited
+
+
+class Block:
+    """A transaction for user code: one member of a group.
+
+    Entered and left by one thread, which holds the write lock in between.
+    """
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._hooks = Hooks()
+        self._pid = os.getpid()
+
+    def __enter__(self) -> SqliteSession:
+        database = self._database
+        database._refuse_inside_block()
+        self._group = group = database._enter_group()
+        database._enter_block()
+        session = BlockSession(group.conn, self._hooks)
+        group.conn.lend(session)
+        return session
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None:
+            self._undo(error)
+            return
+        self._end(later=False)
+        self._database._await_group(self._group)
+        self._hooks.flush()
+
+    def leave(self) -> Commit:
+        """The end of the block, without the wait for the disk."""
+        self._end(later=True)
+        return _GroupCommit(self._database, self._group, self._hooks)
+
+    def _end(self, *, later: bool) -> None:
+        conn = self._group.conn
+        try:
+            if os.getpid() != self._pid:
+                raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
+            conn.check_open()
+        except BaseException as error:
+            self._undo(error)
+            raise
+        self._database._exit_block()
+        conn.reclaim()
+        self._database._leave_group(self._group, later=later)
+
+    def _undo(self, error: BaseException) -> None:
+        self._hooks.discard()
+        self._database._exit_block()
+        if os.getpid() == self._pid:
+            self._group.conn.reclaim()
+            self._database._leave_group(self._group, error)
+
+
+class _GroupCommit:
+    """The COMMIT of a group that was left by one of its members."""
+
+    def __init__(self, database: SqliteDatabase, group: Group, hooks: Hooks) -> None:
+        self._database = database
+        self._group = group
+        self._hooks = hooks
+
+    def wait(self) -> None:
+        self._database._commit_left(self._group)
+        self._hooks.flush()
 
 
 _left_open: set[str] = set()

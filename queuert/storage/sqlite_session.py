@@ -13,7 +13,8 @@ from typing import TypeVar
 from queuert.errors import QueuertError, StaleSnapshotError
 from queuert.hooks import Hooks
 from queuert.storage.base import Params, Row
-from queuert.storage.guard import SAVEPOINT, GuardedConnection
+from queuert.storage.group_commit import SharedCommitError
+from queuert.storage.guard import BEGIN_IMMEDIATE, COMMIT, SAVEPOINT, GuardedConnection
 from queuert.storage.sqlfiles import Query
 
 T = TypeVar("T")
@@ -89,9 +90,9 @@ class SingleSession(SqliteSession):
     def _run(self, query: Query, params: Params) -> list[Row]:
         if len(query.parts) == 1:
             return super()._run(query, params)
-        self.raw.own("BEGIN IMMEDIATE")
+        self.raw.own(BEGIN_IMMEDIATE)
         rows = super()._run(query, params)
-        self.raw.own("COMMIT")
+        self.raw.own(COMMIT)
         return rows
 
 
@@ -154,6 +155,8 @@ def is_transient(error: BaseException) -> bool:
     """Trying again later can help."""
     if not isinstance(error, sqlite3.OperationalError):
         return False
+    if isinstance(error, SharedCommitError):
+        return True
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return is_busy(error) or "disk" in str(error)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -32,7 +33,7 @@ from queuert.handler import Continuation, JobInterruptedError, Reason, RunningJo
 from queuert.job_types import JobType
 from queuert.model import Chain, Job, Status
 from queuert.options import Backoff, BackoffFunction, seconds
-from queuert.storage.base import Session
+from queuert.storage.base import Commit, Session
 from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.repository import LeaseState
 
@@ -51,6 +52,8 @@ class Outcome:
     ended: dict[str, Any] | None = None
     committed: bool = False
     """`complete()` has written everything already."""
+    commit: Commit | None = None
+    """`complete()` has written the completion, which is on its way to the disk: see `settle`."""
 
     @property
     def lost(self) -> bool:
@@ -75,6 +78,7 @@ class AttemptRun:
         middleware: Sequence[object] = (),
         backoff: BackoffFunction | None = None,
         claimed: float | None = None,
+        settles: bool = False,
     ) -> None:
         self.job = job
         self.job_type = job_type
@@ -85,6 +89,8 @@ class AttemptRun:
         self._middleware = (*middleware, *job_type.middleware)
         self._backoff = backoff
         self._claimed = time.monotonic() if claimed is None else claimed
+        self._settles = settles
+        """Whether the caller calls `settle`, so that `run` need not wait for the disk."""
         self._waited: float | None = None
         self._running: RunningJob[Any] | None = None
         self._decision: dict[str, Any] | None = None
@@ -223,12 +229,28 @@ class AttemptRun:
             except BaseException as error:
                 self._leave(block, error)
                 raise
+            leave = getattr(block, "leave", None) if self._settles else None
+            if leave is not None:
+                return Outcome(completion=completion, commit=leave())
             block.__exit__(None, None, None)
         except Exception as error:
-            if self._engine.database.is_transient(error) and self._was_committed():
-                return self._committed(completion)
-            return self._ended(error)
+            return self._not_committed(completion, error)
         return self._committed(completion)
+
+    def settle(self, outcome: Outcome) -> Outcome:
+        """Wait for the commit of an attempt that did not; how it ended after all."""
+        assert outcome.commit is not None
+        assert outcome.completion is not None
+        try:
+            outcome.commit.wait()
+        except Exception as error:
+            return self._not_committed(outcome.completion, error)
+        return self._committed(outcome.completion)
+
+    def _not_committed(self, completion: Completion, error: Exception) -> Outcome:
+        if self._engine.database.is_transient(error) and self._was_committed():
+            return self._committed(completion)
+        return self._ended(error)
 
     def _committed(self, completion: Completion) -> Outcome:
         self.over(Outcome(completion=completion))
@@ -263,7 +285,8 @@ class AttemptRun:
             error = TransactionMisuseError("The handler closed the connection of its transaction: nothing of it is saved.")
         if self._failed_by_database and any(map(self._engine.database.is_transient, _causes(error))):
             # A deadlock's victim, or a lost connection: nobody's fault, so it costs no attempt.
-            pause = TRANSIENT_PAUSE * 2 ** min(self.job.attempts_forgiven, 20)
+            # Not all at once: those that failed together might do so again.
+            pause = TRANSIENT_PAUSE * 2 ** min(self.job.attempts_forgiven, 20) * random.uniform(0.5, 1.5)
             return Outcome(ended=self._again(min(pause, LONGEST_TRANSIENT_PAUSE), error_detail(error)))
         return Outcome(ended=self._failure(error, error_code(error, self._engine.settings.error_codes)))
 

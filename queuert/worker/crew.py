@@ -188,6 +188,7 @@ class Crew:
             middleware=options.middleware,
             backoff=options.backoff,
             claimed=held.claimed,
+            settles=True,
         )
         self._keeper.start(held, attempt, now)
         try:
@@ -197,7 +198,7 @@ class Crew:
         held.over = True
         if outcome.lost and not held.lost:
             outcome = attempt.broken_off()
-        if outcome.committed or held.lost:
+        if outcome.commit is None and (outcome.committed or held.lost):
             attempt.over(outcome, written=False)
             self._keeper.let_go([held])
         else:

@@ -54,6 +54,9 @@ class OutcomeWriter:
 
     def write(self, endings: Sequence[Ending], *, wait: bool) -> list[Ending]:
         """Write endings and mark them as done; those whose rows are locked by others come back, unless it may `wait`."""
+        for ending in endings:
+            if ending.outcome.commit is not None:
+                self._settle(ending)
         open_ = [ending for ending in endings if not ending.done]
         if not open_:
             return []
@@ -68,6 +71,14 @@ class OutcomeWriter:
                 middle = len(open_) // 2
                 return self.write(open_[:middle], wait=wait) + self.write(open_[middle:], wait=wait)
             return self._refused(open_[0], error, wait=wait)
+
+    def _settle(self, ending: Ending) -> None:
+        """The handler has written it itself, and left it to us to wait for the disk."""
+        attempt = ending.held.attempt
+        assert attempt is not None
+        outcome = attempt.settle(ending.outcome)
+        ending.done = outcome.committed
+        ending.outcome = attempt.broken_off() if outcome.lost else outcome
 
     def _refused(self, ending: Ending, error: Exception, *, wait: bool) -> list[Ending]:
         attempt = ending.held.attempt

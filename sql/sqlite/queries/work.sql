@@ -3,14 +3,9 @@
 -- Take due jobs for a worker: the highest priority first, then the longest due.
 -- The (type, priority) pairs that have pending jobs are found by jumping from one to the next, so that future jobs of a high
 -- priority are not walked through to reach due ones of a low. `levels` and `window` matter on PostgreSQL only.
-UPDATE {job} AS j
-SET status = 'running',
-    attempt = attempt + 1,
-    last_attempt_at = {now},
-    leased_by = :worker,
-    lease_token = :token,
-    leased_until = won.until,
-    heartbeat_at = NULL
+-- All rows come in one JSON array: the driver gives up Python's lock for every row that it fetches, and while other threads
+-- run it takes longer to get it back than to claim the job.
+SELECT json_group_array(json_array(won.number, won.until, {now}))
 FROM (
     WITH RECURSIVE found (type_name, until, priority) AS (
         SELECT
@@ -55,9 +50,20 @@ FROM (
       AND :levels IS NOT NULL AND :window IS NOT NULL
     ORDER BY found.priority DESC, c.scheduled_at
     LIMIT :limit
-) won
-WHERE j.rowid = won.number
-RETURNING :limit, 1, {claimed_columns};
+) won;
+UPDATE {job}
+SET status = 'running',
+    attempt = attempt + 1,
+    last_attempt_at = json_extract(won.value, '$[2]'),
+    leased_by = :worker,
+    lease_token = :token,
+    leased_until = json_extract(won.value, '$[1]'),
+    heartbeat_at = NULL
+FROM json_each(json_extract(:returned, '$[0][0]')) won
+WHERE {job}.rowid = json_extract(won.value, '$[0]');
+SELECT json_group_array(json_array({claimed_columns}))
+FROM json_each(json_extract(:returned, '$[0][0]')) won
+CROSS JOIN {job} j ON j.rowid = json_extract(won.value, '$[0]');
 
 -- name: next_due
 -- params: types
@@ -150,8 +156,8 @@ RETURNING id;
 -- params: worker, items, closing, going_on, wait
 -- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
 -- for it. Without a token it is completed from outside. Whether jobs wait for its chain is told with it. The attempt and the
--- continuation are written before the job changes, under the same condition: there is one writer, so nothing can come
--- between. `closing` and `wait` matter on PostgreSQL only; `going_on` is empty where there is no continuation.
+-- continuation are written, and what is to be told is found, before the job changes, under the same condition: there is one
+-- writer, so nothing can come between. All is told in one JSON array, as by claim_jobs. `closing` and `wait` matter on PostgreSQL only; `going_on` is empty where there is no continuation.
 INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
 SELECT
     j.id, j.attempt, coalesce(:worker, j.leased_by), j.last_attempt_at,
@@ -204,6 +210,16 @@ FROM (
 CROSS JOIN {job} j ON j.id = i.job_id
 WHERE (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = i.token)
    OR (i.token IS NULL AND j.status IN ('pending', 'running'));
+SELECT json_group_array(
+    json_array(
+        j.id, j.chain_id, json_extract(i.value, '$.next_id'),
+        EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = j.chain_id)
+    )
+)
+FROM json_each(:items) i
+CROSS JOIN {job} j ON j.id = json_extract(i.value, '$.id')
+WHERE (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = json_extract(i.value, '$.token'))
+   OR (json_extract(i.value, '$.token') IS NULL AND j.status IN ('pending', 'running'));
 UPDATE {job}
 SET status = 'completed',
     output = item.output,
@@ -227,10 +243,8 @@ WHERE id = item.job_id
   AND (
       (status = 'running' AND leased_by = :worker AND lease_token = item.token)
       OR (item.token IS NULL AND status IN ('pending', 'running'))
-  )
-RETURNING
-    'done', id, chain_id, continued_to,
-    EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = chain_id);
+  );
+SELECT json_extract(:returned, '$[0][0]');
 
 -- name: complete_job
 -- params: worker, id, token, output, outcome, holder, waited
@@ -263,7 +277,7 @@ WHERE id = :id
       (status = 'running' AND leased_by = :worker AND lease_token = :token)
       OR (:token IS NULL AND status IN ('pending', 'running'))
   );
-SELECT 'done', j.id, j.chain_id, NULL, EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = j.chain_id)
+SELECT j.id, j.chain_id, NULL, EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = j.chain_id)
 FROM {job} j
 WHERE j.id = :id AND changes() > 0;
 
