@@ -148,10 +148,11 @@ DECLARE
 BEGIN
     fixed_snapshot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
     what := 'done';
-    IF $5 AND json_array_length($3) = 1 AND json_array_length($4) = 0 AND json_array_length($2) = 1
+    IF $5 AND json_array_length($3) <= 1 AND json_array_length($4) = 0 AND json_array_length($2) = 1
         AND $2 -> 0 ->> 'next_id' IS NULL
     THEN
-        -- One job that was its chain: statements for one row, since to set up those for many takes longer than to run them.
+        -- One job that was its chain, or is locked already: statements for one row, since to set up those for many takes longer
+        -- than to run them.
         PERFORM j.id FROM {job} j WHERE j.id = ($3 ->> 0)::{id_type} FOR UPDATE;
         one := $2 -> 0;
         token := (one ->> 'token')::bigint;
