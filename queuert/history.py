@@ -219,13 +219,14 @@ def _timeline(
     if job.status is Status.COMPLETED and not succeeded:
         if job.completed_by is not None:
             add(step + 1, "CLAIMED", job.last_attempt_at, job.completed_by, attempt=job.attempt)
-        add(step + 6, "SUCCEEDED", job.completed_at, job.completed_by, attempt=job.attempt)
+        add(step + 9, "SUCCEEDED", job.completed_at, job.completed_by, attempt=job.attempt)
     add(step + 3, "HEARTBEAT", job.heartbeat_at, job.leased_by or job.completed_by)
     if job.continued_to is not None:
-        add(step + 7, "CONTINUED", job.completed_at, job.completed_by, to=job.continued_to)
+        add(step + 9, "CONTINUED", job.completed_at, job.completed_by, to=job.continued_to)
     for event, at, actor, detail in events:
-        # An act stands after the attempts that had ended by then, where the clock cannot tell.
-        ended = max((a.attempt for a in attempts if a.finished_at <= at), default=0)
+        # Where the clock cannot tell, an act stands after the attempts that had ended by then, and before the success: nothing
+        # can be done to a completed job.
+        ended = max((a.attempt for a in attempts if a.finished_at <= at and a.outcome != "succeeded"), default=0)
         add(ended * 10 + 8, event, at, actor, **detail)
     entries.sort(key=lambda entry: entry[:2])
     return [entry for _, _, entry in entries]

@@ -133,6 +133,34 @@ def test_the_timeline_of_a_trigger_and_a_completion_from_outside(app: Queuert) -
     assert app.timeline(chain.id)[-1].actor is None
 
 
+def test_the_timeline_is_in_order_where_the_clock_cannot_tell(app: Queuert) -> None:
+    app.declare("part")
+
+    @app.job
+    def join(job: RunningJob[None]) -> Continuation:
+        return job.continue_with("part")
+
+    triggered, part = app.start_chains([NewChain("part", after=3600), NewChain("part")])
+    joined = app.start_chain(join, blockers=[part])
+    app.trigger_job(triggered.id)
+    for chain in (triggered, part):
+        with app.complete_chain(chain.id) as tail:
+            tail.finish()
+    app.drain()
+    with app.transaction() as tx:  # everything happened at once
+        for table, columns in {
+            "job": ("scheduled_at", "last_attempt_at", "completed_at"),
+            "job_attempt": ("claimed_at", "started_at", "finished_at"),
+            "job_event": ("at",),
+        }.items():
+            moment = "(SELECT min(created_at) FROM queuert_job)"
+            tx.execute(f"UPDATE queuert_{table} SET {', '.join(f'{column} = {moment}' for column in columns)}")
+        tx.execute(f"UPDATE queuert_job SET created_at = {moment}")
+    assert events(app, triggered.id) == ["ENQUEUED", "TRIGGERED", "SUCCEEDED"]
+    expected = ["ENQUEUED", "BLOCKED", "UNBLOCKED", "CLAIMED", "STARTED", "SUCCEEDED", "CONTINUED"]
+    assert events(app, joined.id) == expected
+
+
 def test_the_timeline_says_who_did_it(app: Queuert) -> None:
     app.declare("work")
     chain = app.start_chain("work", after=3600)
