@@ -212,7 +212,10 @@ def _decode(decode: Callable[[str], Any] | None, text: str) -> Any:
             return decode(text)
         except Exception:  # stored by another version of the type: show what is there
             pass
-    return load_json(text)
+    try:
+        return load_json(text)
+    except Exception:  # inserted by hand, and no JSON at all
+        return text
 
 
 def schedule(at: datetime | None, after: Duration | None) -> tuple[str | None, float | None]:

@@ -43,6 +43,25 @@ def test_input_that_no_longer_decodes_fails_at_once_and_alone(app: Queuert) -> N
     assert (attempt.outcome, attempt.retry_at) == ("failed", None)
 
 
+@pytest.mark.parametrize("stored", [b'{"a": 1}', b"\xff\x00", "no JSON"], ids=repr)
+def test_a_row_made_by_hand_with_an_input_that_is_no_json_fails_alone(sqlite_path: Path, stored: bytes | str) -> None:
+    """SQLite keeps whatever it is given; on PostgreSQL the column takes JSON only."""
+    with Queuert(sqlite_path) as app:
+        app.migrate()
+        app.job("work")(lambda job: "ran")
+        bad, good = app.start_chains([NewChain("work")] * 2)
+        with app.transaction() as tx:
+            tx.execute("UPDATE queuert_job SET input = ? WHERE id = ?", (stored, bad.id))
+        with app.worker():
+            assert app.wait_for(good, timeout=10).output == "ran"
+            assert app.wait_for(bad, timeout=10, raise_on_failure=False).status == "failed"
+        job = app.get_job(bad.id)
+        assert job is not None
+        assert job.error_code is not None
+        assert job.error_code.startswith("INVALID_INPUT:")
+        assert job.input == stored
+
+
 def test_a_type_without_a_handler_here_is_not_claimed(app: Queuert) -> None:
     elsewhere = app.declare("elsewhere")
     app.job("here")(lambda job: "ran")

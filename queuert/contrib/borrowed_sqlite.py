@@ -80,15 +80,16 @@ class BorrowedSqlite(SqliteDatabase):
         self._refuse_inside_block()
         hooks = Hooks()
         with self._turn(writes=True), self._loan() as loan:
-            result = self._work_on(loan, work, hooks)
+            result = self._work_on(loan, work, hooks, single=single)
         hooks.flush()
         return result
 
-    def _work_on(self, loan: SqliteLoan, work: Callable[[Any], T], hooks: Hooks) -> T:
+    def _work_on(self, loan: SqliteLoan, work: Callable[[Any], T], hooks: Hooks, *, single: bool = False) -> T:
         busy = snapshots = 0
         while True:
             try:
-                loan.begin("BEGIN IMMEDIATE" if busy or snapshots else "BEGIN")
+                # A lone query may have several statements, the first of which reads.
+                loan.begin("BEGIN IMMEDIATE" if single or busy or snapshots else "BEGIN")
                 result = work(SqliteSession(loan.raw, hooks))
                 loan.commit()
                 return result
@@ -107,7 +108,7 @@ class BorrowedSqlite(SqliteDatabase):
                     self._raise(cause)
 
     @contextmanager
-    def block(self) -> Iterator[SqliteSession]:
+    def block(self, *, shared: bool = False) -> Iterator[SqliteSession]:
         self._refuse_inside_block()
         hooks = Hooks()
         pid = os.getpid()

@@ -60,6 +60,10 @@ class _Thread(threading.local):
 class Commit(Protocol):
     """A block that was left, on its way to the disk."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether `wait` returns at once."""
+
     def wait(self) -> None:
         """Return when it is there, with its effects run; raises what it failed with. To be called once, by any thread."""
 
@@ -99,10 +103,11 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def block(self) -> AbstractContextManager[Session]:
+    def block(self, *, shared: bool = False) -> AbstractContextManager[Session]:
         """A transaction for user code; commits on a clean exit and then flushes the session's hooks.
 
-        Where blocks are committed together, it has a method `leave()` for those who need not wait: it takes the place of a
+        A `shared` one may be committed together with others, and is undone with them if that fails: for work that can be run
+        again. Where there are such commits, it has a method `leave()` for those who need not wait: it takes the place of a
         clean exit and gives a `Commit`.
         """
 

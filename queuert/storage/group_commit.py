@@ -2,8 +2,11 @@
 
 There is one writer at a time. When a transaction is done and another already waits for its turn, committing first would make
 that one wait for the disk as well. Instead the transaction is left open and handed over: the next one runs in it, in a
-savepoint of its own, and so on. The last one commits for all, and only then does any of them return. Nobody outside sees
-uncommitted work: readers have other connections.
+savepoint of its own, and so on. The last one commits for all. Nobody outside sees uncommitted work: readers have other
+connections.
+
+Only work that can be run again shares: the blocks of handlers. `app.transaction()` and the like commit alone, and what went
+wrong with them is what they are told.
 
 What a member may rely on:
 
@@ -11,14 +14,15 @@ What a member may rely on:
 - If it fails, its savepoint is undone and the others are not touched.
 - If the COMMIT fails, or something rolls the whole transaction back, none of the members is saved, and each gets an error.
   Whose fault it was cannot be told (it may be a deferred foreign key that one of them violated), so the error is one that
-  passes: running each again is safe, and sooner or later the culprit is alone in its group and gets the error for itself.
+  passes. A handler that was undone so is run again at no cost of an attempt, and from then on it shares with nobody: if
+  it was the culprit, it gets the error for itself.
 
-A group ends when nobody waits, or when it is large or old. If the member that was to go on never comes (its wait timed
-out), one of those who wait takes the lock again and commits.
+A group ends when nobody waits, or when it is large or old. If the one that was to go on never comes (its wait was
+interrupted), one of those who wait for the COMMIT takes the lock and commits.
 
-A worker's slot does not even wait for the COMMIT. It leaves the group open and goes on with the next job, whose block joins
-the group or the next one; the completer takes its turn at the lock, commits what has gathered by then, and tells what
-became of the jobs. So a single slot can fill a group, and threads take turns once for a job instead of three times.
+A worker's slot does not even wait for the COMMIT that it left to others: it goes on with the next job, and the completer
+waits, and tells what became of the job. But it never leaves the transaction open with nobody there to go on: the file would
+be locked for other processes while a handler runs.
 
 The group is owned by whoever holds the write lock; `done` is the only part that others look at.
 """
@@ -61,12 +65,11 @@ class Group:
         return self._done.is_set()
 
     def end(self, error: BaseException | None = None, *, alone: bool = False) -> None:
-        """It was committed, or failed: `alone` if the error must be that of its only member."""
-        if isinstance(error, Exception) and not alone:
-            self._error = SharedCommitError(f"a COMMIT that is shared with other transactions failed: {error}")
+        """It was committed, or failed; `alone` says that there was one member, whose error it must be."""
+        self._error = error
+        if error is not None and not (alone and isinstance(error, Exception)):  # an interrupt is for one thread only
+            self._error = SharedCommitError(f"a COMMIT that is shared with other transactions failed: {error!r}")
             self._error.__cause__ = error
-        else:
-            self._error = error
         self._done.set()
 
     def wait(self) -> bool:

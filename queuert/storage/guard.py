@@ -89,6 +89,7 @@ class GuardedConnection(sqlite3.Connection):
         self._ours = False
         self._cursors: list[weakref.ref[sqlite3.Cursor]] = []
         self._watched = False
+        self._defers = False
         super().__init__(*args, **kwargs)
         super().set_authorizer(self._authorize)
 
@@ -129,6 +130,9 @@ class GuardedConnection(sqlite3.Connection):
             super().set_trace_callback(None)
             super().set_progress_handler(None, 0)
             self._watched = False
+        if self._defers:  # it would last until the COMMIT, which others may share
+            self.own("PRAGMA defer_foreign_keys = OFF")
+            self._defers = False
 
     def check_open(self) -> None:
         if self.session is None:
@@ -149,6 +153,7 @@ class GuardedConnection(sqlite3.Connection):
             self.refused = f"the savepoint {second} is not yours"
         elif action == sqlite3.SQLITE_PRAGMA:
             if second is None or (first or "").lower() in HARMLESS_PRAGMAS:
+                self._defers |= (first or "").lower() == "defer_foreign_keys"
                 return sqlite3.SQLITE_OK
             self.refused = f"PRAGMA {first} would change the connection for others"
         else:

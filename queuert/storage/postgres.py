@@ -173,7 +173,7 @@ class PostgresDatabase(Database):
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
-    def block(self) -> Iterator[PostgresSession]:
+    def block(self, *, shared: bool = False) -> Iterator[PostgresSession]:
         self._refuse_inside_block()
         hooks = Hooks()
         with self._borrow() as conn:

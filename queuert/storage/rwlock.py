@@ -97,6 +97,12 @@ class RWLock:
         finally:
             self.release_write()
 
+    @property
+    def held(self) -> bool:
+        """Whether this thread holds either side."""
+        thread = threading.get_ident()
+        return self._writer == thread or thread in self._readers
+
     def acquire_read(self, timeout: float | None = None) -> None:
         """Take the read side; TimeoutError if that takes longer than `timeout` seconds."""
         self._acquire(timeout, writes=False)

@@ -146,9 +146,17 @@ class Names:
             "now": "statement_timestamp()" if postgres else "(strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z')",
             "job_columns": ", ".join(JOB_COLUMNS),
             "j_columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
-            "claimed_columns": ", ".join(f"j.{column}" for column in CLAIMED_COLUMNS),
+            "claimed_columns": ", ".join(_claimed(column, postgres) for column in CLAIMED_COLUMNS),
             "chain_columns": ", ".join(CHAIN_COLUMNS),
         }
+
+
+def _claimed(column: str, postgres: bool) -> str:
+    """A column of a claim. On SQLite a row that was inserted by hand may hold bytes, which JSON cannot: its job is to fail, and
+    not the claim."""
+    if postgres or column not in ("input", "deduplication_key", "chain_trace_context", "trace_context"):
+        return f"j.{column}"
+    return f"CASE typeof(j.{column}) WHEN 'blob' THEN NULL ELSE j.{column} END"
 
 
 def queries(dialect: str, names: Names, root: Path | None = None) -> dict[str, Query]:

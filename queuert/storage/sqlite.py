@@ -168,8 +168,8 @@ class SqliteDatabase(Database):
         hooks.flush()
         return result
 
-    def block(self) -> AbstractContextManager[SqliteSession]:
-        return Block(self)
+    def block(self, *, shared: bool = False) -> AbstractContextManager[SqliteSession]:
+        return Block(self, shared=shared and self._groups)
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> SqliteSession:
         raw = unwrap(conn, reading=reading)
@@ -218,7 +218,7 @@ class SqliteDatabase(Database):
                 self._opened.discard(writer)  # several may be reading: it closes when the last of them drops it
             return  # in use: whoever uses it closes it
         try:
-            self._commit_group()
+            self._commit_for_members()
             self._close(writer)
         finally:
             self._lock.release_write()
@@ -260,7 +260,7 @@ class SqliteDatabase(Database):
     def _maintenance(self) -> Iterator[GuardedConnection]:
         """The writer, in its turn and with nothing open."""
         with self._locked(writes=True):
-            self._commit_group()
+            self._commit_for_members()
             try:
                 yield self._write_connection()
             except sqlite3.OperationalError as error:
@@ -272,7 +272,7 @@ class SqliteDatabase(Database):
         if self.in_memory:
             return True
         with self._locked(writes=True):
-            self._commit_group()
+            self._commit_for_members()
             conn = self._write_connection()
             run_pragma(conn, f"busy_timeout = {int(min(CHECKPOINT_WAIT, self.busy_timeout) * 1000)}")
             try:
@@ -291,9 +291,10 @@ class SqliteDatabase(Database):
     # Transactions, with the write lock held.
 
     def _transact(self, work: Callable[[Any], T], hooks: Hooks, *, single: bool) -> T:
-        if self._group is not None:
+        group = self._open_group()
+        if group is not None:
             with suppress(SharedCommitError):  # it was for another's fault: we do it again, alone
-                return self._transact_in_group(self._group, work, hooks)
+                return self._transact_in_group(group, work, hooks)
         busy = snapshots = 0
         while True:
             conn = self._write_connection()
@@ -322,11 +323,13 @@ class SqliteDatabase(Database):
 
     # Group commit; see group_commit.py. The write lock is held while a group's transaction is worked in.
 
-    def _enter_group(self) -> Group:
-        """Wait for our turn, and join the transaction that was handed over, or begin one."""
+    def _enter_group(self, *, shared: bool) -> Group:
+        """Wait for our turn, and join the transaction that was handed over, or begin one. Who does not share is alone."""
         self._lock.acquire_write()
         try:
-            group = self._group
+            if not shared:
+                self._commit_for_members()
+            group = self._open_group()
             if group is None:
                 group = self._group = Group(self._begin_immediate())
             group.conn.own(_MEMBER)
@@ -335,10 +338,18 @@ class SqliteDatabase(Database):
             raise
         return group
 
-    def _leave_group(self, group: Group, error: BaseException | None = None, *, later: bool = False) -> None:
-        """Our work is done, or undone: hand the transaction over or end it; `later` leaves that to `_commit_left`."""
+    def _open_group(self) -> Group | None:
+        group = self._group
+        if group is not None and not group.conn.in_transaction:
+            # An interrupt came between its COMMIT and the word of it. Who waits for it has to look.
+            self._fail_group(sqlite3.OperationalError("the transaction has ended"))
+            return None
+        return group
+
+    def _leave_group(self, group: Group, error: BaseException | None = None, *, shared: bool) -> None:
+        """Our work is done, or undone: hand the transaction over or end it."""
         try:
-            self._end_member(group, error, later=later)
+            self._end_member(group, error, shared=shared)
         finally:
             self._lock.release_write()
 
@@ -348,20 +359,11 @@ class SqliteDatabase(Database):
             self._lock.acquire_write()
             try:
                 if self._group is group:
-                    self._commit_group()
+                    self._commit_for_members()
             finally:
                 self._lock.release_write()
 
-    def _commit_left(self, group: Group) -> None:
-        """Commit a group that was left for later, unless somebody else has."""
-        if not group.ended:
-            with self._locked(writes=True):
-                if self._group is group:
-                    with suppress(Exception):  # it is the group's, and raised below
-                        self._commit_group()
-        group.check()
-
-    def _end_member(self, group: Group, error: BaseException | None, *, later: bool) -> None:
+    def _end_member(self, group: Group, error: BaseException | None, *, shared: bool) -> None:
         conn = group.conn
         if not conn.in_transaction:  # rolled back by SQLite itself, with everybody's work
             self._group = None
@@ -369,30 +371,45 @@ class SqliteDatabase(Database):
             self._close_if_retired(conn)
             return
         try:
-            if error is None:
-                conn.own(_MEMBER_DONE)
-                group.members += 1
-            else:
+            if error is not None:
                 conn.own(_MEMBER_UNDONE)
-                conn.own(_MEMBER_DONE)
-        except sqlite3.Error as broken:
+            conn.own(_MEMBER_DONE)
+        except BaseException as broken:  # or interrupted, and nobody knows how far it came
             self._fail_group(broken)
             raise
-        if group.members and self._groups and (later or self._lock.waiting_writers) and not group.full:
-            return
-        self._commit_group()
+        group.members += error is None
+        if shared and group.members and self._lock.waiting_writers and not group.full:
+            return  # whoever is next goes on in it
+        if error is None:
+            self._commit_group()
+        else:
+            self._commit_for_members()
 
     def _commit_group(self) -> None:
-        """Commit the open group, if there is one, and tell its members."""
-        group = self._group
+        """Commit the open group, if there is one, and tell its members; raises what one of them is to raise."""
+        group = self._open_group()
         if group is None:
             return
         try:
             group.conn.own(COMMIT)
-        except BaseException as error:
+            self._end_group(group)
+        except Exception as error:
             self._fail_group(error, alone=group.members == 1)
             group.check()
             raise
+        except BaseException as interrupt:  # it may have come with the answer: then the COMMIT is done
+            if group.conn.in_transaction:
+                self._fail_group(interrupt)
+            else:
+                self._end_group(group)
+            raise
+
+    def _commit_for_members(self) -> None:
+        """Commit the open group, if there is one, for others: what it fails with is theirs."""
+        with suppress(Exception):
+            self._commit_group()
+
+    def _end_group(self, group: Group) -> None:
         self._group = None
         group.end()
         self._close_if_retired(group.conn)
@@ -412,20 +429,20 @@ class SqliteDatabase(Database):
             group.conn.own(_MEMBER_DONE)
         except BaseException:
             hooks.discard()
-            if group.conn.in_transaction:
+            try:
                 group.conn.own(_MEMBER_UNDONE)
                 group.conn.own(_MEMBER_DONE)
-                self._commit_group()
+            except sqlite3.Error as broken:  # SQLite has rolled all of it back, or an interrupt came after the release
+                self._fail_group(broken)
             else:
-                self._fail_group(sqlite3.OperationalError("the transaction was rolled back; the disk may be full"))
+                self._commit_for_members()
             raise
+        group.members += 1
         try:
             self._commit_group()
-        except BaseException as error:
+        except Exception as error:
             hooks.discard()
-            if isinstance(error, Exception):
-                raise SharedCommitError(str(error)) from error
-            raise
+            raise SharedCommitError(str(error)) from error
         return result
 
     def _begin_immediate(self) -> GuardedConnection:
@@ -469,11 +486,14 @@ class SqliteDatabase(Database):
     def _locked(self, *, writes: bool) -> Iterator[None]:
         lock = self._lock
         acquire, release = (lock.acquire_write, lock.release_write) if writes else (lock.acquire_read, lock.release_read)
-        acquire()
+        if lock.held:
+            acquire()  # which raises
         try:
+            acquire()
             yield
         finally:
-            if lock is self._lock:  # a child that forked in here has another
+            # A child that forked in here has another lock; an interrupt may have come before it was ours, or just after.
+            if lock is self._lock and lock.held:
                 release()
 
     def _write_connection(self) -> GuardedConnection:
@@ -587,8 +607,7 @@ class SqliteDatabase(Database):
         for conn in idle:
             self._close(conn)
         if writer is not None:
-            with suppress(sqlite3.Error):  # its members are told
-                self._commit_group()
+            self._commit_for_members()
             self._discard(writer)
 
     def forked(self) -> None:
@@ -623,20 +642,21 @@ class SqliteDatabase(Database):
 
 
 class Block:
-    """A transaction for user code: one member of a group.
+    """A transaction for user code: one member of a group, and unless it is `shared` its only one.
 
     Entered and left by one thread, which holds the write lock in between.
     """
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: SqliteDatabase, *, shared: bool) -> None:
         self._database = database
+        self._shared = shared
         self._hooks = Hooks()
         self._pid = os.getpid()
 
     def __enter__(self) -> SqliteSession:
         database = self._database
         database._refuse_inside_block()
-        self._group = group = database._enter_group()
+        self._group = group = database._enter_group(shared=self._shared)
         database._enter_block()
         session = BlockSession(group.conn, self._hooks)
         group.conn.lend(session)
@@ -646,16 +666,10 @@ class Block:
         if error is not None:
             self._undo(error)
             return
-        self._end(later=False)
-        self._database._await_group(self._group)
-        self._hooks.flush()
+        self.leave().wait()
 
     def leave(self) -> Commit:
-        """The end of the block, without the wait for the disk."""
-        self._end(later=True)
-        return _GroupCommit(self._database, self._group, self._hooks)
-
-    def _end(self, *, later: bool) -> None:
+        """The end of the block, without the wait for a COMMIT that is somebody else's turn."""
         conn = self._group.conn
         try:
             if os.getpid() != self._pid:
@@ -665,15 +679,22 @@ class Block:
             self._undo(error)
             raise
         self._database._exit_block()
-        conn.reclaim()
-        self._database._leave_group(self._group, later=later)
+        try:
+            conn.reclaim()
+        except BaseException as error:
+            self._database._leave_group(self._group, error, shared=self._shared)
+            raise
+        self._database._leave_group(self._group, shared=self._shared)
+        return _GroupCommit(self._database, self._group, self._hooks)
 
     def _undo(self, error: BaseException) -> None:
         self._hooks.discard()
         self._database._exit_block()
         if os.getpid() == self._pid:
-            self._group.conn.reclaim()
-            self._database._leave_group(self._group, error)
+            try:
+                self._group.conn.reclaim()
+            finally:
+                self._database._leave_group(self._group, error, shared=self._shared)
 
 
 class _GroupCommit:
@@ -684,8 +705,12 @@ class _GroupCommit:
         self._group = group
         self._hooks = hooks
 
+    @property
+    def ended(self) -> bool:
+        return self._group.ended
+
     def wait(self) -> None:
-        self._database._commit_left(self._group)
+        self._database._await_group(self._group)
         self._hooks.flush()
 
 

@@ -230,9 +230,13 @@ class AttemptRun:
                 self._leave(block, error)
                 raise
             leave = getattr(block, "leave", None) if self._settles else None
-            if leave is not None:
-                return Outcome(completion=completion, commit=leave())
-            block.__exit__(None, None, None)
+            if leave is None:
+                block.__exit__(None, None, None)
+            else:
+                commit: Commit = leave()
+                if not commit.ended:
+                    return Outcome(completion=completion, commit=commit)
+                commit.wait()
         except Exception as error:
             return self._not_committed(completion, error)
         return self._committed(completion)
@@ -350,7 +354,7 @@ class AttemptRun:
     def prepare(self) -> Iterator[Any]:
         if self._session is not None:
             raise QueuertError("prepare() must come before complete().")
-        with self._watched(self._engine.database.block()) as session:
+        with self._watched(self._open_block()) as session:
             with ExitStack() as stack:
                 yield self._enter(stack, "around_prepare", session)
             # The lease is checked under the row's lock, so that a worker that lost it cannot commit here either.
@@ -358,6 +362,10 @@ class AttemptRun:
             reason = self._find_reason(session)
             if reason is not None:
                 raise JobTakenByAnotherWorkerError(self.job.id, reason)
+
+    def _open_block(self) -> AbstractContextManager[Session]:
+        # One that was undone before, maybe together with others, commits alone.
+        return self._engine.database.block(shared=not self.job.attempts_forgiven)
 
     @contextmanager
     def _watched(self, block: AbstractContextManager[Session]) -> Iterator[Session]:
@@ -381,7 +389,7 @@ class AttemptRun:
         if self._session is not None:
             raise QueuertError("complete() can be used once in an attempt.")
         self.signal_if_lost()
-        block = self._engine.database.block()
+        block = self._open_block()
         try:
             self._session = session = block.__enter__()
         except BaseException:

@@ -25,6 +25,10 @@ HINT_LASTS_AT_LEAST = 0.1
 """Seconds that it is kept in spite of news: under a stream of them it would never be of use."""
 
 
+MOST_BYTES = 2**28
+"""Of payloads in one claim: they come in one value from SQLite, which has a limit, and take memory everywhere."""
+
+
 class Claimer:
     """Claims for one worker. Used by one thread."""
 
@@ -38,6 +42,7 @@ class Claimer:
         self._durations: dict[str, float] = {}
         self._levels: list[Level] = []
         self._hinted_at = 0.0
+        self._most = max(1, MOST_BYTES // engine.settings.max_payload_bytes)
 
     @property
     def types(self) -> dict[str, Terms]:
@@ -56,6 +61,7 @@ class Claimer:
         leases = self.types
         if not leases:
             return []
+        limit = min(limit, self._most)
         levels = [] if suspect else self._hint()
         claimed = self._claim(limit, suspect, running, levels)
         if levels and len(claimed[1]) < limit:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from queuert.chains import Chains
 from queuert.engine import Engine
@@ -64,16 +65,27 @@ class Completer:
         self._ending = False
         self._hopeless = threading.Event()
         self._out = False
+        self._gone = False
 
     def put(self, held: Held, outcome: Outcome) -> None:
         """Have a result written; waits while too many are waiting already."""
         with self._lock:
             while len(self._queue) >= QUEUE and not self._hopeless.is_set():
                 self._space.wait()
-            self._queue.append(Ending(held, outcome))
-            if self._idle:
-                self._idle = False
-                self._changed.notify()
+            if not self._gone:
+                self._queue.append(Ending(held, outcome))
+                if self._idle:
+                    self._idle = False
+                    self._changed.notify()
+                return
+        self._end_commit(outcome)
+
+    @staticmethod
+    def _end_commit(outcome: Outcome) -> None:
+        """Nobody is there to tell what became of it, but a transaction must not stay open."""
+        if outcome.commit is not None:
+            with suppress(Exception):
+                outcome.commit.wait()
 
     def end(self) -> None:
         """End when everything is written."""
@@ -103,6 +115,11 @@ class Completer:
                 self._events.happened("completed")
         finally:
             self.give_up()  # slots do not wait for a completer that is gone
+            with self._lock:
+                self._gone = True
+                left, self._queue = self._queue, deque()
+            for ending in left:
+                self._end_commit(ending.outcome)
 
     def _next_group(self) -> list[Ending]:
         with self._lock:

@@ -56,7 +56,7 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
             conn.close()
 
     @contextmanager
-    def block(self) -> Iterator[PostgresSession]:
+    def block(self, *, shared: bool = False) -> Iterator[PostgresSession]:
         self._refuse_inside_block()
         wrapper = self._wrapper
         if wrapper.in_atomic_block:

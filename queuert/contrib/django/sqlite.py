@@ -61,7 +61,7 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
     # Sessions.
 
     @contextmanager
-    def block(self) -> Iterator[SqliteSession]:
+    def block(self, *, shared: bool = False) -> Iterator[SqliteSession]:
         self._refuse_inside_block()
         wrapper = self._wrapper
         if wrapper.in_atomic_block:

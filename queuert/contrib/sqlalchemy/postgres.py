@@ -50,7 +50,7 @@ class EnginePostgres(PostgresDatabase):
     # Sessions.
 
     @contextmanager
-    def block(self) -> Iterator[PostgresSession]:
+    def block(self, *, shared: bool = False) -> Iterator[PostgresSession]:
         self._refuse_inside_block()
         hooks = Hooks()
         pid = os.getpid()
