@@ -113,6 +113,7 @@ def new_item(type_name: str, payload: object) -> dict[str, Any]:
 def done_item(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
+        "chain_id": job.chain_id,
         "token": job.lease_token,
         "output": "null",
         "outcome": "succeeded",

@@ -162,24 +162,18 @@ class Starter:
         engine, name = self._engine, job_type.name
         channel = engine.channel_in_transaction(session, Channel.SCHEDULED)
         produced = observing.producing(engine, "start", [name], told=session.hooks is not None)
-        created_at = engine.repository.insert_chain(
+        created_at = engine.repository.insert_plain(
             session,
             {
                 "id": identity,
                 "type_name": name,
                 "input": text,
                 "priority": job_type.priority,
-                "at": None,
-                "after": None,
                 "max_attempts": job_type.max_attempts,
-                "key": None,
-                "blockers": 0,
                 "trace": None if produced is None else produced.trace,
                 "channel": channel,
             },
         )
-        if created_at is None:
-            raise DuplicateJobIdError(identity)
         if channel is None:
             engine.announce(session, [Notice(Channel.SCHEDULED, name)])
         observing.started(session, produced, [identity], [name])

@@ -39,6 +39,7 @@ from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, U
 from queuert.hooks import Hooks
 from queuert.storage import forks
 from queuert.storage.base import Database
+from queuert.storage.postgres_direct import OwnConnection
 from queuert.storage.postgres_transaction import Attempt, user_transaction
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import Target, parse_target, safe_url, scrub
@@ -180,7 +181,7 @@ class PostgresDatabase(Database):
             kept = conn.row_factory, conn.cursor_factory, conn.prepare_threshold
             session = self._lent[conn] = BlockSession(conn, hooks)
             try:
-                with self._inside_block(), _read_committed(conn), user_transaction(conn):
+                with self._inside_block(), _read_committed(conn), user_transaction(conn, session):
                     yield session
             except psycopg.Rollback:  # psycopg's way of saying: undo it, and go on
                 hooks.discard()
@@ -327,6 +328,7 @@ class PostgresDatabase(Database):
             timeout=self.pool_timeout,
             reconnect_timeout=RECONNECT_TIMEOUT,
             configure=_configure,
+            connection_class=OwnConnection,
             name="queuert-pool",
             open=False,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from psycopg import pq
 
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.postgres_session import Connection, PostgresSession
+from queuert.storage.postgres_direct import OwnConnection
+from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
 
 T = TypeVar("T")
 
@@ -41,7 +43,7 @@ class Attempt:
             result = work(PostgresSession(conn, hooks))
             check_still_open(conn)
             self.unknown = True
-            conn.commit()
+            commit(conn)
             return result
         except psycopg.Error as error:
             self.lost = bool(conn.closed) or error.sqlstate in _GONE
@@ -49,24 +51,47 @@ class Attempt:
 
 
 @contextmanager
-def user_transaction(conn: Connection) -> Iterator[None]:
-    """psycopg's transaction(), which refuses commit() and rollback() inside, and which a forked child does not end."""
+def user_transaction(conn: Connection, session: BlockSession) -> Iterator[None]:
+    """A transaction for user code, in which commit() and rollback() are refused, and which a forked child does not end."""
     pid = os.getpid()
-    transaction = conn.transaction()
-    transaction.__enter__()
-    try:
+    with _begun(conn):
         yield
         if os.getpid() != pid:
             raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
+        if session.committed:
+            return
         if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             with conn.pipeline() as pipeline:
                 pipeline.sync()
         check_still_open(conn)
-    except BaseException as error:
-        if os.getpid() == pid:
-            transaction.__exit__(type(error), error, error.__traceback__)
+
+
+@contextmanager
+def _begun(conn: Connection) -> Iterator[None]:
+    pid = os.getpid()
+    if not isinstance(conn, OwnConnection):  # a user's pool: psycopg's own way refuses commit() and rollback()
+        transaction = conn.transaction()
+        transaction.__enter__()
+        try:
+            yield
+        except BaseException as error:
+            if os.getpid() == pid:
+                transaction.__exit__(type(error), error, error.__traceback__)
+            raise
+        transaction.__exit__(None, None, None)
+        return
+    _begin(conn)
+    conn.lent = True
+    try:
+        yield
+        conn.lent = False
+        if conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+            commit(conn)
+    except BaseException:
+        conn.lent = False
+        if os.getpid() == pid and not conn.closed:
+            roll_back(conn)
         raise
-    transaction.__exit__(None, None, None)
 
 
 def _begin(conn: Connection) -> None:
@@ -74,6 +99,24 @@ def _begin(conn: Connection) -> None:
     result = conn.pgconn.exec_(_BEGIN)
     if result.status != pq.ExecStatus.COMMAND_OK:
         raise psycopg.OperationalError(result.get_error_message().strip() or "BEGIN failed")
+
+
+def commit(conn: Connection) -> None:
+    if isinstance(conn, OwnConnection) and conn.is_direct:
+        conn.run_command(b"COMMIT")
+    else:
+        conn.commit()
+
+
+def roll_back(conn: Connection) -> None:
+    """What goes wrong here is not worth telling beside what went wrong before; the connection is thrown away then."""
+    with contextlib.suppress(psycopg.Error):
+        if conn.pgconn.transaction_status == pq.TransactionStatus.IDLE:
+            return
+        if isinstance(conn, OwnConnection) and conn.is_direct:
+            conn.run_command(b"ROLLBACK")
+        else:
+            conn.rollback()
 
 
 def check_still_open(conn: Connection) -> None:

@@ -29,7 +29,7 @@ _IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "cont
 _CLAIMED_TIMES: Final = tuple(name for name in CLAIMED_COLUMNS if name in _TIME_NAMES)
 
 _JUST_CLAIMED: Final = {**dict.fromkeys(JOB_COLUMNS), "status": Status.RUNNING, "open_blockers": 0}
-_COMPLETION: Final = dict.fromkeys(("outcome", "holder", "waited"))
+_COMPLETION: Final = {**dict.fromkeys(("outcome", "holder", "waited")), "strict": False}
 _NEW_CHAIN: Final = {"priority": 0, "blockers": 0, **dict.fromkeys(("at", "after", "key", "trace"))}
 """What an item need not say."""
 _READS_Z: Final = sys.version_info >= (3, 11)
@@ -145,19 +145,26 @@ class Repository:
         self, session: Session, items: Sequence[Item], channel: str | None = None, *, new_ids: bool = False
     ) -> dict[str, datetime]:
         """Insert first jobs; when each was created, by id. One whose id exists is left out, unless all are known to be new."""
-        if len(items) == 1 and new_ids:
-            made_at = self.insert_chain(session, {**_NEW_CHAIN, **items[0], "channel": channel})
-            return {} if made_at is None else {str(items[0]["id"]): made_at}
+        if new_ids:
+            return dict.fromkeys([str(item["id"]) for item in items], self._insert_new_chains(session, items, channel))
         rows = self._run(session, "insert_chains", items=_dumps(items), channel=channel)
         if not rows:
             return {}
         at = self._time(rows[0][1])
         return dict.fromkeys((str(item["id"]) for item in items) if rows[0][0] is None else (str(row[0]) for row in rows), at)
 
-    def insert_chain(self, session: Session, params: Item) -> datetime | None:
-        """Insert a first job whose id is known to be new; when it was created. All is to be said, the channel too."""
-        rows = session.run(self.queries["insert_chain"], params)
-        made_at: datetime | None = self._time(rows[0][1]) if rows else None
+    def _insert_new_chains(self, session: Session, items: Sequence[Item], channel: str | None) -> datetime:
+        if len(items) == 1:
+            rows = session.run(self.queries["insert_chain"], {**_NEW_CHAIN, **items[0], "channel": channel})
+        else:
+            types = _dumps({item["type_name"]: None for item in items})
+            rows = self._run(session, "insert_new_chains", items=_dumps(items), types=types, channel=channel)
+        made_at: datetime = self._time(rows[0][1])
+        return made_at
+
+    def insert_plain(self, session: Session, params: Item) -> datetime:
+        """Insert a first job whose id is known to be new, due now; when it was created. All is to be said, the channel too."""
+        made_at: datetime = self._time(session.run(self.queries["insert_plain"], params)[0][1])
         return made_at
 
     def touch_keys(self, session: Session, items: Sequence[Item]) -> None:
@@ -260,17 +267,18 @@ class Repository:
         On PostgreSQL the jobs `closing` and `going_on` are locked first, in this order; unless it may `wait`, items whose jobs
         somebody else has locked are left out.
         """
-        lists = {"closing": _dumps(closing), "going_on": _dumps(going_on)}
-        if self.dialect == "sqlite":
-            return self._complete_on_sqlite(session, worker, items, {**lists, "wait": wait})
-        rows = self._run(session, "complete_jobs", worker=worker, items=_dumps(items), wait=wait, **lists)
-        return _finished(rows)
+        if len(items) == 1 and (wait or self.dialect == "sqlite"):
+            return self._complete_one(session, worker, items[0])
+        params = {"items": _dumps(items), "closing": _dumps(closing), "going_on": _dumps(going_on), "wait": wait}
+        rows = self._run(session, "complete_jobs", worker=worker, **params)
+        return _finished(rows) if self.dialect == "postgres" else self._finished_on_sqlite(session, json.loads(rows[0][0]))
 
-    def _complete_on_sqlite(self, session: Session, worker: str | None, items: Sequence[Item], rest: Item) -> Finished:
-        if len(items) == 1 and "next_id" not in items[0]:
-            rows = session.run(self.queries["complete_job"], {**_COMPLETION, **items[0], "worker": worker})
-        else:
-            rows = json.loads(self._run(session, "complete_jobs", worker=worker, items=_dumps(items), **rest)[0][0])
+    def _complete_one(self, session: Session, worker: str | None, item: Item) -> Finished:
+        query = self.queries["continue_job" if "next_id" in item else "complete_job"]
+        rows = session.run(query, {**_COMPLETION, **item, "worker": worker})
+        return _finished(rows) if self.dialect == "postgres" else self._finished_on_sqlite(session, rows)
+
+    def _finished_on_sqlite(self, session: Session, rows: Sequence[Sequence[Any]]) -> Finished:
         done = [Done(str(row[0]), str(row[1]), None if row[2] is None else str(row[2])) for row in rows]
         awaited = [str(row[1]) for row in rows if row[2] is None and row[3]]
         freed = self._run(session, "release_dependants", chain_ids=_dumps(awaited)) if awaited else []

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         from importlib.abc import Traversable
 
 DIALECTS: Final = ("sqlite", "postgres")
+FUNCTIONS: Final = ("complete", "complete_one", "release")  # on PostgreSQL
 TABLES: Final = ("job", "job_blocker", "job_key", "job_attempt", "job_event", "singleton", "migration")
 JOB_COLUMNS: Final = tuple(column.name for column in fields(Job))
 # What a claim does not know already of the jobs it took.
@@ -136,7 +137,7 @@ class Names:
         return {
             **{table: f'{qualifier}"{self.prefix}{table}"' for table in TABLES},
             "job_status": f'{qualifier}"{self.prefix}job_status"' if postgres else "text",
-            "complete": f'{qualifier}"{self.prefix}complete"',
+            **{function: f'{qualifier}"{self.prefix}{function}"' for function in FUNCTIONS},
             "id_type": self.id_type or ("uuid" if postgres else "text"),
             "id_default": f" DEFAULT ({self.id_default})" if self.id_default else "",
             # A limit that the planner cannot see: it expects a tenth of the rows.

@@ -71,6 +71,9 @@ class SqliteSession:
                 raise
             self._statement(f"RELEASE {SAVEPOINT}")
 
+    def last(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def pipeline(self) -> AbstractContextManager[None]:
         return nullcontext()
 

@@ -19,13 +19,13 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from queuert import observing
-from queuert.chains import Chains, Completion
+from queuert.chains import Chains, Completion, is_simple
 from queuert.engine import Engine, schedule
 from queuert.error_codes import MAX_CODE, MAX_DETAIL, MAX_ERROR, clean, error_code, error_detail, error_text
 from queuert.errors import JobTakenByAnotherWorkerError, JobTypeValidationError, QueuertError
@@ -223,7 +223,8 @@ class AttemptRun:
         self._failed_by_database = True  # if anything does: the handler's part is over
         try:
             try:
-                done = self._chains.complete(session, self._worker_id, [completion])
+                with session.last() if is_simple(completion) else nullcontext():
+                    done = self._chains.complete(session, self._worker_id, [completion])
                 if not done.ids:
                     raise JobTakenByAnotherWorkerError(self.job.id, self._find_reason(session) or "taken_by_another_worker")
             except BaseException as error:

@@ -122,6 +122,52 @@ CREATE TABLE {singleton} (
     next_run_at timestamptz
 );
 
+-- Chains have completed: counts them down in the jobs that wait for them, and frees the jobs that wait for nothing more.
+CREATE FUNCTION {release}(closed {id_type}[])
+RETURNS TABLE (id {id_type}, type_name text)
+LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH waiting AS MATERIALIZED (
+        SELECT b.job_id, count(*) AS n
+        FROM (SELECT c.id FROM unnest($1) AS c (id) {few}) c
+        CROSS JOIN LATERAL (
+            SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = c.id OFFSET 0
+        ) b
+        GROUP BY b.job_id
+        {few}
+    ),
+    locked AS MATERIALIZED (
+        SELECT j.id, waiting.n
+        FROM waiting
+        JOIN {job} j ON j.id = waiting.job_id
+        ORDER BY j.id
+        FOR NO KEY UPDATE OF j
+    ),
+    counted AS (
+        UPDATE {job} j
+        SET open_blockers = j.open_blockers - locked.n,
+            status = CASE WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN 'pending' ELSE j.status END,
+            scheduled_at = CASE
+                WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN greatest(j.scheduled_at, {now})
+                ELSE j.scheduled_at
+            END
+        FROM locked
+        WHERE j.id = locked.id
+        RETURNING j.id, j.type_name, j.status
+    ),
+    event AS (
+        INSERT INTO {job_event} (job_id, event)
+        SELECT counted.id, 'UNBLOCKED' FROM counted WHERE counted.status = 'pending'
+    )
+    SELECT counted.id, counted.type_name
+    FROM counted
+    WHERE counted.status = 'pending';
+END
+$function$;
+
 -- Completes jobs, see the query complete_jobs. First the locks, in id order: the jobs and the first jobs of chains that close,
 -- then those that go on. Whoever is naming a closing chain as a blocker at this moment is waited for, and each statement
 -- in here sees what was committed before it (unless the transaction's snapshot is fixed, which is told). So no
@@ -140,234 +186,247 @@ DECLARE
     awaited boolean;
     closed {id_type}[];
     continues boolean := false;
-    one json;
-    token bigint;
-    waited double precision;
-    tried integer;
-    claimed timestamptz;
 BEGIN
     fixed_snapshot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
     what := 'done';
-    IF $5 AND json_array_length($3) <= 1 AND json_array_length($4) = 0 AND json_array_length($2) = 1
-        AND $2 -> 0 ->> 'next_id' IS NULL
-    THEN
-        -- One job that was its chain, or is locked already: statements for one row, since to set up those for many takes longer
-        -- than to run them.
-        PERFORM j.id FROM {job} j WHERE j.id = ($3 ->> 0)::{id_type} FOR UPDATE;
-        one := $2 -> 0;
-        token := (one ->> 'token')::bigint;
-        waited := (one ->> 'waited')::double precision;
-        UPDATE {job} j
-        SET status = 'completed',
-            output = (one ->> 'output')::jsonb,
-            completed_at = {now},
-            completed_by = $1,
-            leased_by = NULL,
-            leased_until = NULL,
-            last_attempt_error = NULL,
-            error_code = NULL,
-            suspect = false,
-            continued_to = NULL
-        WHERE j.id = (one ->> 'id')::{id_type}
-          AND (
-              (j.status = 'running' AND j.leased_by = $1 AND j.lease_token = token)
-              OR (token IS NULL AND j.status IN ('pending', 'running'))
-          )
-        RETURNING j.id, j.chain_id, j.attempt, j.last_attempt_at INTO id, chain_id, tried, claimed;
-        IF FOUND THEN
-            RETURN NEXT;
-            IF one ->> 'outcome' IS NOT NULL THEN
-                INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
-                VALUES (
-                    id, tried, coalesce($1, one ->> 'holder'), claimed,
-                    CASE WHEN waited IS NOT NULL THEN least(claimed + make_interval(secs => waited), {now}) END,
-                    {now}, one ->> 'outcome'
-                );
-            END IF;
-            IF (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = chain_id) > 0 THEN
-                closed := ARRAY[chain_id];
-            END IF;
-        END IF;
-    ELSE
-        IF $5 THEN
+    IF $5 THEN
+        PERFORM j.id
+        FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
+        JOIN {job} j ON j.id = i.id::{id_type}
+        ORDER BY j.id
+        FOR UPDATE OF j;
+        IF json_array_length($4) > 0 THEN
             PERFORM j.id
-            FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
+            FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($4) AS i (id) {few}) i {few}) i
             JOIN {job} j ON j.id = i.id::{id_type}
             ORDER BY j.id
-            FOR UPDATE OF j;
-            IF json_array_length($4) > 0 THEN
-                PERFORM j.id
+            FOR NO KEY UPDATE OF j;
+        END IF;
+    ELSE
+        free := ARRAY(
+            WITH free AS MATERIALIZED (
+                SELECT j.id
+                FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
+                JOIN {job} j ON j.id = i.id::{id_type}
+                ORDER BY j.id
+                FOR UPDATE OF j SKIP LOCKED
+            ),
+            waiting AS MATERIALIZED (
+                SELECT free.id AS chain_id, b.job_id
+                FROM free
+                CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = free.id OFFSET 0) b
+                {few}
+            ),
+            ready AS MATERIALIZED (
+                SELECT j.id
+                FROM waiting
+                JOIN {job} j ON j.id = waiting.job_id
+                ORDER BY j.id
+                FOR NO KEY UPDATE OF j SKIP LOCKED
+            )
+            SELECT free.id
+            FROM free
+            WHERE free.id NOT IN (
+                SELECT waiting.chain_id FROM waiting WHERE waiting.job_id NOT IN (SELECT ready.id FROM ready)
+            )
+        );
+        IF json_array_length($4) > 0 THEN
+            free := free || ARRAY(
+                SELECT j.id
                 FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($4) AS i (id) {few}) i {few}) i
                 JOIN {job} j ON j.id = i.id::{id_type}
                 ORDER BY j.id
-                FOR NO KEY UPDATE OF j;
-            END IF;
-        ELSE
-            free := ARRAY(
-                WITH free AS MATERIALIZED (
-                    SELECT j.id
-                    FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($3) AS i (id) {few}) i {few}) i
-                    JOIN {job} j ON j.id = i.id::{id_type}
-                    ORDER BY j.id
-                    FOR UPDATE OF j SKIP LOCKED
-                ),
-                waiting AS MATERIALIZED (
-                    SELECT free.id AS chain_id, b.job_id
-                    FROM free
-                    CROSS JOIN LATERAL (SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = free.id OFFSET 0) b
-                    {few}
-                ),
-                ready AS MATERIALIZED (
-                    SELECT j.id
-                    FROM waiting
-                    JOIN {job} j ON j.id = waiting.job_id
-                    ORDER BY j.id
-                    FOR NO KEY UPDATE OF j SKIP LOCKED
-                )
-                SELECT free.id
-                FROM free
-                WHERE free.id NOT IN (
-                    SELECT waiting.chain_id FROM waiting WHERE waiting.job_id NOT IN (SELECT ready.id FROM ready)
-                )
+                FOR NO KEY UPDATE OF j SKIP LOCKED
             );
-            IF json_array_length($4) > 0 THEN
-                free := free || ARRAY(
-                    SELECT j.id
-                    FROM (SELECT i.id FROM (SELECT i.id FROM json_array_elements_text($4) AS i (id) {few}) i {few}) i
-                    JOIN {job} j ON j.id = i.id::{id_type}
-                    ORDER BY j.id
-                    FOR NO KEY UPDATE OF j SKIP LOCKED
-                );
-            END IF;
-            RETURN QUERY
-            SELECT 'locked', i.id, i.chain_id, NULL::{id_type}, NULL::text, false
-            FROM json_to_recordset($2) AS i (id {id_type}, chain_id {id_type})
-            WHERE NOT (i.id = ANY (free) AND i.chain_id = ANY (free));
         END IF;
-        FOR id, chain_id, next_id, awaited IN
-            WITH item AS MATERIALIZED (
-                SELECT *
-                FROM (
-                    SELECT *
-                    FROM json_to_recordset($2) AS i (
-                        id {id_type}, chain_id {id_type}, token bigint, output text, outcome text, holder text,
-                        waited double precision, next_id {id_type}
-                    )
-                    WHERE $5 OR (i.id = ANY (free) AND i.chain_id = ANY (free))
-                    {few}
-                ) i
-                {few}
-            ),
-            done AS (
-                UPDATE {job} j
-                SET status = 'completed',
-                    output = item.output::jsonb,
-                    completed_at = {now},
-                    completed_by = $1,
-                    leased_by = NULL,
-                    leased_until = NULL,
-                    last_attempt_error = NULL,
-                    error_code = NULL,
-                    suspect = false,
-                    continued_to = item.next_id
-                FROM item
-                WHERE j.id = item.id
-                  AND (
-                      (j.status = 'running' AND j.leased_by = $1 AND j.lease_token = item.token)
-                      OR (item.token IS NULL AND j.status IN ('pending', 'running'))
-                  )
-                RETURNING
-                    j.id, j.chain_id, j.attempt, j.last_attempt_at, j.completed_at,
-                    item.outcome, item.holder, item.waited, item.next_id
-            ),
-            attempt AS (
-                INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
-                SELECT
-                    done.id, done.attempt, coalesce($1, done.holder), done.last_attempt_at,
-                    CASE WHEN done.waited IS NOT NULL
-                        THEN least(done.last_attempt_at + make_interval(secs => done.waited), done.completed_at) END,
-                    done.completed_at, done.outcome
-                FROM done
-                WHERE done.outcome IS NOT NULL
-            )
-            SELECT
-                done.id, done.chain_id, done.next_id,
-                done.next_id IS NULL AND (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = done.chain_id) > 0
-            FROM done
-        LOOP
-            RETURN NEXT;
-            IF awaited THEN
-                closed := array_append(closed, chain_id);
-            END IF;
-            continues := continues OR next_id IS NOT NULL;
-        END LOOP;
-        IF continues THEN
-            INSERT INTO {job} (
-                id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
-                max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
-                trace_context
-            )
-            SELECT
-                item.next_id, item.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, item.next_input::jsonb,
-                CASE WHEN item.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-                coalesce(item.next_priority, j.priority), {now},
-                greatest({now}, coalesce(item.next_at, {now} + make_interval(secs => item.next_after))),
-                item.next_max_attempts, j.deduplication_key, j.chain_created_at, item.next_blockers, item.next_blockers,
-                j.chain_trace_context, item.next_trace
+        RETURN QUERY
+        SELECT 'locked', i.id, i.chain_id, NULL::{id_type}, NULL::text, false
+        FROM json_to_recordset($2) AS i (id {id_type}, chain_id {id_type})
+        WHERE NOT (i.id = ANY (free) AND i.chain_id = ANY (free));
+    END IF;
+    FOR id, chain_id, next_id, awaited IN
+        WITH item AS MATERIALIZED (
+            SELECT *
             FROM (
                 SELECT *
-                FROM (
-                    SELECT *
-                    FROM json_to_recordset($2) AS i (
-                        id {id_type}, next_id {id_type}, next_type text, next_input text, next_priority integer,
-                        next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
-                        next_trace text
-                    )
-                    WHERE i.next_id IS NOT NULL
-                    {few}
-                ) i
+                FROM json_to_recordset($2) AS i (
+                    id {id_type}, chain_id {id_type}, token bigint, output text, outcome text, holder text,
+                    waited double precision, next_id {id_type}
+                )
+                WHERE $5 OR (i.id = ANY (free) AND i.chain_id = ANY (free))
                 {few}
-            ) item
-            JOIN {job} j ON j.id = item.id AND j.continued_to = item.next_id;
+            ) i
+            {few}
+        ),
+        done AS (
+            UPDATE {job} j
+            SET status = 'completed',
+                output = item.output::jsonb,
+                completed_at = {now},
+                completed_by = $1,
+                leased_by = NULL,
+                leased_until = NULL,
+                last_attempt_error = NULL,
+                error_code = NULL,
+                suspect = false,
+                continued_to = item.next_id
+            FROM item
+            WHERE j.id = item.id
+              AND (
+                  (j.status = 'running' AND j.leased_by = $1 AND j.lease_token = item.token)
+                  OR (item.token IS NULL AND j.status IN ('pending', 'running'))
+              )
+            RETURNING
+                j.id, j.chain_id, j.attempt, j.last_attempt_at, j.completed_at,
+                item.outcome, item.holder, item.waited, item.next_id
+        ),
+        attempt AS (
+            INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+            SELECT
+                done.id, done.attempt, coalesce($1, done.holder), done.last_attempt_at,
+                CASE WHEN done.waited IS NOT NULL
+                    THEN least(done.last_attempt_at + make_interval(secs => done.waited), done.completed_at) END,
+                done.completed_at, done.outcome
+            FROM done
+            WHERE done.outcome IS NOT NULL
+        )
+        SELECT
+            done.id, done.chain_id, done.next_id,
+            done.next_id IS NULL AND (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = done.chain_id) > 0
+        FROM done
+    LOOP
+        RETURN NEXT;
+        IF awaited THEN
+            closed := array_append(closed, chain_id);
         END IF;
+        continues := continues OR next_id IS NOT NULL;
+    END LOOP;
+    IF continues THEN
+        INSERT INTO {job} (
+            id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
+            max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
+            trace_context
+        )
+        SELECT
+            item.next_id, item.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, item.next_input::jsonb,
+            CASE WHEN item.next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+            coalesce(item.next_priority, j.priority), {now},
+            greatest({now}, coalesce(item.next_at, {now} + make_interval(secs => item.next_after))),
+            item.next_max_attempts, j.deduplication_key, j.chain_created_at, item.next_blockers, item.next_blockers,
+            j.chain_trace_context, item.next_trace
+        FROM (
+            SELECT *
+            FROM (
+                SELECT *
+                FROM json_to_recordset($2) AS i (
+                    id {id_type}, next_id {id_type}, next_type text, next_input text, next_priority integer,
+                    next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
+                    next_trace text
+                )
+                WHERE i.next_id IS NOT NULL
+                {few}
+            ) i
+            {few}
+        ) item
+        JOIN {job} j ON j.id = item.id AND j.continued_to = item.next_id;
     END IF;
     IF closed IS NOT NULL THEN
         RETURN QUERY
-        WITH waiting AS MATERIALIZED (
-            SELECT b.job_id, count(*) AS n
-            FROM (SELECT c.id FROM unnest(closed) AS c (id) {few}) c
-            CROSS JOIN LATERAL (
-                SELECT b.job_id FROM {job_blocker} b WHERE b.blocked_by_chain_id = c.id OFFSET 0
-            ) b
-            GROUP BY b.job_id
-            {few}
-        ),
-        locked AS MATERIALIZED (
-            SELECT j.id, waiting.n
-            FROM waiting
-            JOIN {job} j ON j.id = waiting.job_id
-            ORDER BY j.id
-            FOR NO KEY UPDATE OF j
-        ),
-        counted AS (
-            UPDATE {job} j
-            SET open_blockers = j.open_blockers - locked.n,
-                status = CASE WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN 'pending' ELSE j.status END,
-                scheduled_at = CASE
-                    WHEN j.status = 'blocked' AND j.open_blockers <= locked.n THEN greatest(j.scheduled_at, {now})
-                    ELSE j.scheduled_at
-                END
-            FROM locked
-            WHERE j.id = locked.id
-            RETURNING j.id, j.type_name, j.status
-        ),
-        event AS (
-            INSERT INTO {job_event} (job_id, event)
-            SELECT counted.id, 'UNBLOCKED' FROM counted WHERE counted.status = 'pending'
+        SELECT 'freed', freed.id, NULL::{id_type}, NULL::{id_type}, freed.type_name, false
+        FROM {release}(closed) freed;
+    END IF;
+END
+$function$;
+
+-- Completes one job, and continues its chain or closes it: what {complete} does, in statements for one row, since to set up
+-- those for many takes longer than to run them. Its locks wait. `strict` is for a caller who sends COMMIT along: whatever
+-- should keep the transaction from being committed is an error then.
+CREATE FUNCTION {complete_one}(
+    worker text, job {id_type}, root {id_type}, token bigint, result text, ending text, holder text, waited double precision,
+    strict boolean, following {id_type}, next_type text, next_input text, next_priority integer, next_at timestamptz,
+    next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text
+)
+RETURNS TABLE (
+    what text, id {id_type}, chain_id {id_type}, next_id {id_type}, type_name text, fixed_snapshot boolean
+)
+LANGUAGE plpgsql
+AS $function$
+#variable_conflict use_column
+DECLARE
+    done record;
+BEGIN
+    fixed_snapshot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+    IF strict AND fixed_snapshot THEN
+        RAISE EXCEPTION 'the snapshot of this transaction is fixed' USING ERRCODE = 'QU002';
+    END IF;
+    -- One row after the other: whatever the size of the table was when this was planned, it is looked up by its key.
+    IF following IS NULL THEN
+        PERFORM FROM {job} j WHERE j.id = least(job, root) FOR UPDATE;
+        IF job <> root THEN
+            PERFORM FROM {job} j WHERE j.id = greatest(job, root) FOR UPDATE;
+        END IF;
+    ELSE
+        PERFORM FROM {job} j WHERE j.id = least(job, root) FOR NO KEY UPDATE;
+        IF job <> root THEN
+            PERFORM FROM {job} j WHERE j.id = greatest(job, root) FOR NO KEY UPDATE;
+        END IF;
+    END IF;
+    UPDATE {job} j
+    SET status = 'completed',
+        output = result::jsonb,
+        completed_at = {now},
+        completed_by = worker,
+        leased_by = NULL,
+        leased_until = NULL,
+        last_attempt_error = NULL,
+        error_code = NULL,
+        suspect = false,
+        continued_to = following
+    WHERE j.id = job
+      AND (
+          (j.status = 'running' AND j.leased_by = worker AND j.lease_token = token)
+          OR (token IS NULL AND j.status IN ('pending', 'running'))
+      )
+    RETURNING
+        j.attempt, j.last_attempt_at, j.chain_type_name, j.chain_index, j.priority, j.deduplication_key, j.chain_created_at,
+        j.chain_trace_context
+    INTO done;
+    IF NOT FOUND THEN
+        IF strict THEN
+            RAISE EXCEPTION 'the lease of this job is lost' USING ERRCODE = 'QU001';
+        END IF;
+        RETURN;
+    END IF;
+    IF ending IS NOT NULL THEN
+        INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+        VALUES (
+            job, done.attempt, coalesce(worker, holder), done.last_attempt_at,
+            CASE WHEN waited IS NOT NULL THEN least(done.last_attempt_at + make_interval(secs => waited), {now}) END,
+            {now}, ending
+        );
+    END IF;
+    what := 'done';
+    id := job;
+    chain_id := root;
+    next_id := following;
+    RETURN NEXT;
+    IF following IS NOT NULL THEN
+        INSERT INTO {job} (
+            id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
+            max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
         )
-        SELECT 'freed', counted.id, NULL::{id_type}, NULL::{id_type}, counted.type_name, false
-        FROM counted
-        WHERE counted.status = 'pending';
+        VALUES (
+            following, next_type, root, done.chain_type_name, done.chain_index + 1, next_input::jsonb,
+            CASE WHEN next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+            coalesce(next_priority, done.priority), {now},
+            greatest({now}, coalesce(next_at, {now} + make_interval(secs => next_after))),
+            next_max_attempts, done.deduplication_key, done.chain_created_at, next_blockers, next_blockers,
+            done.chain_trace_context, next_trace
+        );
+    ELSIF (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = root) > 0 THEN
+        RETURN QUERY
+        SELECT 'freed', freed.id, NULL::{id_type}, NULL::{id_type}, freed.type_name, false
+        FROM {release}(ARRAY[root]) freed;
     END IF;
 END
 $function$;

@@ -33,9 +33,35 @@ SELECT made.id, made.created_at, 0
 FROM made
 WHERE (SELECT count(*) FROM made) < json_array_length(:items::json);
 
+-- name: insert_new_chains
+-- params: items, types, channel
+-- The same where every id is known to be new, in four fifths of the time. `types` are the names to tell.
+WITH made AS (
+    INSERT INTO {job} (
+        id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
+        deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    )
+    SELECT
+        i.id, i.type_name, i.id, i.type_name, i.input::jsonb,
+        CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+        coalesce(i.priority, 0), {now},
+        greatest({now}, coalesce(i.at, {now} + make_interval(secs => i.after))),
+        i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
+    FROM json_to_recordset(:items::json) AS i (
+        id {id_type}, type_name text, input text, priority integer, at timestamptz, after double precision,
+        max_attempts integer, key text, blockers integer, trace text
+    )
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(:channel::text, type.name)
+    FROM json_array_elements_text(:types::json) AS type (name)
+    WHERE :channel::text IS NOT NULL
+)
+SELECT NULL::{id_type}, {now}, (SELECT count(*) FROM told);
+
 -- name: insert_chain
 -- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace, channel
--- The same for one with a new id, in half the time.
+-- The same for one, without JSON.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
     deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
@@ -46,6 +72,17 @@ VALUES (
     :priority, {now},
     greatest({now}, coalesce(:at::timestamptz, {now} + make_interval(secs => :after::double precision))),
     :max_attempts, :key, {now}, :blockers, :blockers, :trace, :trace
+)
+RETURNING NULL::{id_type}, created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:channel::text, type_name) END::text;
+
+-- name: insert_plain
+-- params: id, type_name, input, priority, max_attempts, trace, channel
+-- The same for one that is due now and waits for nothing: most are.
+INSERT INTO {job} (
+    id, type_name, chain_id, chain_type_name, input, priority, max_attempts, chain_trace_context, trace_context
+)
+VALUES (
+    :id::{id_type}, :type_name, :id::{id_type}, :type_name, :input::jsonb, :priority, :max_attempts, :trace, :trace
 )
 RETURNING NULL::{id_type}, created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:channel::text, type_name) END::text;
 

@@ -227,8 +227,24 @@ SELECT c.what, c.id, c.chain_id, c.next_id, c.type_name, c.fixed_snapshot
 FROM {complete}(:worker::text, :items::json, :closing::json, :going_on::json, :wait) c;
 
 -- name: complete_job
--- params: worker, id, token, output, outcome, holder, waited
--- nothing: complete_jobs is one call for any number
+-- params: worker, id, chain_id, token, output, outcome, holder, waited, strict
+-- The same for one that ends its chain, in half the time.
+SELECT c.what, c.id, c.chain_id, c.next_id, c.type_name, c.fixed_snapshot
+FROM {complete_one}(
+    :worker::text, :id::{id_type}, :chain_id::{id_type}, :token::bigint, :output::text, :outcome::text, :holder::text,
+    :waited::double precision, :strict::boolean, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+) c;
+
+-- name: continue_job
+-- params: worker, id, chain_id, token, outcome, holder, waited, strict, next_id, next_type, next_input, next_priority, next_at, next_after, next_max_attempts, next_blockers, next_trace
+-- The same for one that continues its chain.
+SELECT c.what, c.id, c.chain_id, c.next_id, c.type_name, c.fixed_snapshot
+FROM {complete_one}(
+    :worker::text, :id::{id_type}, :chain_id::{id_type}, :token::bigint, NULL, :outcome::text, :holder::text,
+    :waited::double precision, :strict::boolean, :next_id::{id_type}, :next_type::text, :next_input::text,
+    :next_priority::integer, :next_at::timestamptz, :next_after::double precision, :next_max_attempts::integer,
+    :next_blockers::integer, :next_trace::text
+) c;
 
 -- name: release_dependants
 -- params: chain_ids

@@ -30,10 +30,42 @@ WHERE :channel IS NULL OR true
 ON CONFLICT (id) DO NOTHING
 RETURNING id, created_at;
 
+-- name: insert_new_chains
+-- params: items, types, channel
+-- The same where every id is known to be new. `types` and `channel` matter on PostgreSQL only. A statement with RETURNING inside
+-- a transaction keeps a journal to be undone alone, which costs as much as the insert.
+INSERT INTO {job} (
+    id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
+    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+)
+SELECT
+    i.id, i.type_name, i.id, i.type_name, i.input,
+    CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END,
+    coalesce(i.priority, 0), {now},
+    max({now}, coalesce(i.at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', i.after)) || '000Z', {now})),
+    i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
+FROM (
+    SELECT
+        json_extract(value, '$.id') AS id,
+        json_extract(value, '$.type_name') AS type_name,
+        json_extract(value, '$.input') AS input,
+        json_extract(value, '$.priority') AS priority,
+        json_extract(value, '$.at') AS at,
+        json_extract(value, '$.after') AS after,
+        json_extract(value, '$.max_attempts') AS max_attempts,
+        json_extract(value, '$.key') AS key,
+        json_extract(value, '$.blockers') AS blockers,
+        json_extract(value, '$.trace') AS trace
+    FROM json_each(:items)
+) i
+WHERE :channel IS NULL OR :types IS NOT NULL;
+SELECT NULL, created_at
+FROM {job}
+WHERE rowid = last_insert_rowid();
+
 -- name: insert_chain
 -- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace, channel
--- The same for one with a new id, in a third of the time. A statement with RETURNING inside a transaction keeps a journal to be undone alone,
--- which costs as much as the insert.
+-- The same for one, without JSON.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
     deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
@@ -45,6 +77,17 @@ VALUES (
     max({now}, coalesce(:at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', :after)) || '000Z', {now})),
     :max_attempts, :key, {now}, :blockers, :blockers, :trace, :trace
 );
+SELECT id, created_at
+FROM {job}
+WHERE rowid = last_insert_rowid() AND (:channel IS NULL OR true);
+
+-- name: insert_plain
+-- params: id, type_name, input, priority, max_attempts, trace, channel
+-- The same for one that is due now and waits for nothing: most are.
+INSERT INTO {job} (
+    id, type_name, chain_id, chain_type_name, input, priority, max_attempts, chain_trace_context, trace_context
+)
+VALUES (:id, :type_name, :id, :type_name, :input, :priority, :max_attempts, :trace, :trace);
 SELECT id, created_at
 FROM {job}
 WHERE rowid = last_insert_rowid() AND (:channel IS NULL OR true);

@@ -247,8 +247,8 @@ WHERE id = item.job_id
 SELECT json_extract(:returned, '$[0][0]');
 
 -- name: complete_job
--- params: worker, id, token, output, outcome, holder, waited
--- The same for one that ends its chain, in two thirds of the time.
+-- params: worker, id, chain_id, token, output, outcome, holder, waited, strict
+-- The same for one that ends its chain, in two thirds of the time. `chain_id` and `strict` matter on PostgreSQL only.
 INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
 SELECT
     id, attempt, coalesce(:worker, :holder), last_attempt_at,
@@ -257,7 +257,7 @@ SELECT
     ) END,
     {now}, :outcome
 FROM {job}
-WHERE id = :id AND :outcome IS NOT NULL
+WHERE id = :id AND :outcome IS NOT NULL AND :chain_id IS NOT NULL AND :strict IS NOT NULL
   AND (
       (status = 'running' AND leased_by = :worker AND lease_token = :token)
       OR (:token IS NULL AND status IN ('pending', 'running'))
@@ -278,6 +278,61 @@ WHERE id = :id
       OR (:token IS NULL AND status IN ('pending', 'running'))
   );
 SELECT j.id, j.chain_id, NULL, EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = j.chain_id)
+FROM {job} j
+WHERE j.id = :id AND changes() > 0;
+
+-- name: continue_job
+-- params: worker, id, chain_id, token, outcome, holder, waited, strict, next_id, next_type, next_input, next_priority, next_at, next_after, next_max_attempts, next_blockers, next_trace
+-- The same for one that continues its chain.
+INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+SELECT
+    id, attempt, coalesce(:worker, :holder), last_attempt_at,
+    CASE WHEN :waited IS NOT NULL THEN min(
+        strftime('%Y-%m-%dT%H:%M:%f', last_attempt_at, printf('%+.3f seconds', :waited)) || '000Z', {now}
+    ) END,
+    {now}, :outcome
+FROM {job}
+WHERE id = :id AND :outcome IS NOT NULL AND :chain_id IS NOT NULL AND :strict IS NOT NULL
+  AND (
+      (status = 'running' AND leased_by = :worker AND lease_token = :token)
+      OR (:token IS NULL AND status IN ('pending', 'running'))
+  );
+INSERT INTO {job} (
+    id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
+    max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+)
+SELECT
+    :next_id, :next_type, chain_id, chain_type_name, chain_index + 1, :next_input,
+    CASE WHEN :next_blockers > 0 THEN 'blocked' ELSE 'pending' END,
+    coalesce(:next_priority, priority), {now},
+    max(
+        {now},
+        coalesce(:next_at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', :next_after)) || '000Z', {now})
+    ),
+    :next_max_attempts, deduplication_key, chain_created_at, :next_blockers, :next_blockers, chain_trace_context, :next_trace
+FROM {job}
+WHERE id = :id
+  AND (
+      (status = 'running' AND leased_by = :worker AND lease_token = :token)
+      OR (:token IS NULL AND status IN ('pending', 'running'))
+  );
+UPDATE {job}
+SET status = 'completed',
+    output = NULL,
+    completed_at = {now},
+    completed_by = :worker,
+    leased_by = NULL,
+    leased_until = NULL,
+    last_attempt_error = NULL,
+    error_code = NULL,
+    suspect = 0,
+    continued_to = :next_id
+WHERE id = :id
+  AND (
+      (status = 'running' AND leased_by = :worker AND lease_token = :token)
+      OR (:token IS NULL AND status IN ('pending', 'running'))
+  );
+SELECT j.id, j.chain_id, j.continued_to, 0
 FROM {job} j
 WHERE j.id = :id AND changes() > 0;
 

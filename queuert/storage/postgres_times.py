@@ -1,0 +1,27 @@
+"""The times that PostgreSQL sends as text."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+import psycopg
+
+
+def load_timestamp(text: str) -> datetime:
+    """timestamptz as an aware datetime in UTC, whatever the connection's time zone."""
+    try:
+        return _parse(text).astimezone(timezone.utc)
+    except ValueError:
+        raise psycopg.DataError(f"The time {text!r} cannot be read: leave the DateStyle of connections at ISO.") from None
+
+
+def _parse(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:  # Python 3.10 wants the fraction and the offset written out
+        match = re.fullmatch(r"(\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,6}))?([+-]\d\d)(:\d\d)?(:\d\d)?", text)
+        if match is None:
+            raise
+        moment, fraction, hours, minutes, rest = match.groups()
+        return datetime.fromisoformat(f"{moment}.{(fraction or '').ljust(6, '0')}{hours}{minutes or ':00'}{rest or ''}")
