@@ -13,7 +13,7 @@ PEERS = {
     "postgres": [
         ("procrastinate", "Procrastinate"),
         ("pgqueuer", "PgQueuer"),
-        ("pgqueuer", "PgQueuerTen"),
+        ("pgqueuer", "PgQueuerHundred"),
         ("chancy", "Chancy"),
     ],
     "sqlite": [("huey", "Huey"), ("huey", "HueyNormal"), ("litequeue", "LiteQueue"), ("litequeue", "LiteQueueNormal")],

@@ -43,7 +43,7 @@ def plain(context: Context, stores: dict[str, Store], peers: Sequence[Peer], not
         turns=1,
         warm_up=0,
     )
-    context.against(dialect, "drain", result, ["bare", "pgqueuer", "procrastinate", "huey"])
+    context.against(dialect, "drain", result, ["bare", "pgqueuer", "pgqueuer, batch 100", "procrastinate", "huey"])
     note = f"Up to {jobs:,} jobs a run, {CONCURRENCY} slots. The bare driver claims 100 and completes 100 on one connection."
     return context.compare("Drain, plain handlers", dialect, result, peers, [note, *notes])
 

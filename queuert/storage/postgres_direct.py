@@ -62,6 +62,8 @@ def statement(text: str) -> Statement:
 class OwnConnection(psycopg.Connection[Any]):
     """A connection of our own pool. While it is lent to user code, it refuses to end the transaction."""
 
+    __module__ = "psycopg"  # by which tools tell drivers apart
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lent = False

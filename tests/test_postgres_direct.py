@@ -1,0 +1,251 @@
+"""The straight way to PostgreSQL: our own prepared statements, and a COMMIT that goes along with the completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support import eventually
+
+from queuert import Continuation, Queuert, RunningJob
+from queuert.storage import postgres_direct
+from queuert.storage.postgres_direct import OwnConnection, statement
+
+
+@pytest.fixture
+def app(pg_url: str) -> Iterator[Queuert]:
+    with Queuert(pg_url, pool_size=1) as app:
+        app.migrate()
+        with app.transaction() as tx:
+            tx.execute("CREATE TABLE ledger (n integer)")
+        yield app
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each query on the straight way, whether a COMMIT went along."""
+    seen: list[bool] = []
+    original = OwnConnection.run_query
+
+    def run_query(self: OwnConnection, text: str, params: Any, *, commit: bool = False) -> Any:
+        seen.append(commit)
+        return original(self, text, params, commit=commit)
+
+    monkeypatch.setattr(OwnConnection, "run_query", run_query)
+    return seen
+
+
+def ledger(app: Queuert) -> list[int]:
+    with app.transaction() as tx:
+        return [row[0] for row in tx.execute("SELECT n FROM ledger ORDER BY n")]
+
+
+def test_parameters_are_numbered_in_order_of_their_first_use() -> None:
+    found = statement("SELECT %(b)s, %(a)s, %(b)s, '50 %%'")
+    assert found.text == b"SELECT $1, $2, $1, '50 %'"
+    assert found.params == ("b", "a")
+    assert statement("SELECT 1").name != statement("SELECT 2").name
+
+
+def test_what_runs_for_every_job_is_prepared_under_our_names(app: Queuert) -> None:
+    app.declare("work")
+    for _ in range(2):
+        app.start_chain("work", {"text": "é"})
+    with app.transaction() as tx:
+        [(number,)] = tx.execute("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'queuert%'").fetchall()
+    assert number == 1
+
+
+@pytest.mark.parametrize("statement", ["DEALLOCATE ALL", "DROP TABLE IF EXISTS nothing"])
+def test_starting_goes_on_after_the_prepared_statements_were_dropped(app: Queuert, statement: Any) -> None:
+    app.declare("work")
+    for _ in range(3):
+        app.start_chain("work")
+        with app.transaction() as tx:
+            tx.execute(statement)
+    assert len(app.list_chains().items) == 3
+
+
+def test_starting_goes_on_after_psycopg_has_rolled_back(app: Queuert) -> None:
+    app.declare("work")
+    for _ in range(3):
+        app.start_chain("work")
+        with app.transaction() as tx:
+            for _ in range(8):  # until psycopg has prepared it: then it drops everything after a rollback
+                tx.execute("SELECT %s::int", (1,))
+            with tx.transaction(force_rollback=True):
+                tx.execute("SELECT 1")
+            tx.execute("SELECT 1")
+    assert len(app.list_chains().items) == 3
+
+
+@pytest.mark.parametrize("drop", ["DEALLOCATE ALL", "DEALLOCATE ALL; SELECT 1"])
+def test_a_handler_that_drops_prepared_statements_completes_and_uses_one_attempt(app: Queuert, drop: Any) -> None:
+    @app.job("work")
+    def work(job: RunningJob[int]) -> None:
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (%s)", (job.input,))
+            tx.execute(drop)
+
+    chains = [app.start_chain(work, n) for n in range(6)]
+    with app.worker(concurrency=1):
+        for chain in chains:
+            app.wait_for(chain, timeout=20)
+    assert ledger(app) == list(range(6))
+    for chain in chains:
+        job = app.get_job(chain.id)
+        assert job is not None
+        assert job.attempts_used == 1
+
+
+def test_a_handler_may_roll_savepoints_back(app: Queuert) -> None:
+    @app.job("work")
+    def work(job: RunningJob[int]) -> None:
+        with job.complete() as tx:
+            for _ in range(8):
+                tx.execute("SELECT %s::int", (1,))
+            with tx.transaction(force_rollback=True):
+                tx.execute("INSERT INTO ledger VALUES (-1)")
+            tx.execute("INSERT INTO ledger VALUES (%s)", (job.input,))
+
+    chains = [app.start_chain(work, n) for n in range(6)]
+    with app.worker(concurrency=2):
+        for chain in chains:
+            app.wait_for(chain, timeout=20)
+    assert ledger(app) == list(range(6))
+    assert [app.attempts(chain.id)[0].outcome for chain in chains] == ["succeeded"] * 6
+
+
+def test_the_commit_goes_along_with_what_ends_the_job_unless_more_has_to_follow(app: Queuert, commits: list[bool]) -> None:
+    app.declare("next")
+
+    @app.job("close")
+    def close(job: RunningJob[None]) -> None:
+        with job.complete():
+            pass
+
+    @app.job("proceed")
+    def proceed(job: RunningJob[None]) -> Continuation:
+        with job.complete():
+            return job.continue_with("next")
+
+    @app.job("wait")
+    def wait(job: RunningJob[None]) -> Continuation:
+        with job.complete():
+            return job.continue_with("next", blockers=[blocker])
+
+    blocker = app.start_chain("next")
+    for job_type, expected in ((close, True), (proceed, True), (wait, False)):
+        chain = app.start_chain(job_type)
+        commits.clear()
+        assert app.drain() == 1
+        assert commits == [expected]
+        job = app.get_job(chain.id)
+        assert job is not None
+        assert job.status == "completed"
+
+
+def test_a_lease_that_is_lost_before_the_commit_undoes_everything(app: Queuert, pg_url: str, commits: list[bool]) -> None:
+    reasons: list[object] = []
+
+    @app.job("work")
+    def work(job: RunningJob[None]) -> None:
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (1)")
+            with psycopg.connect(pg_url) as other:  # somebody else has it now
+                other.execute("UPDATE queuert_job SET lease_token = 1, leased_by = 'other' WHERE id = %s", (job.id,))
+        reasons.append(job.signal)
+
+    chain = app.start_chain(work)
+    commits.clear()
+    with app.worker():
+        eventually(lambda: reasons and commits)
+        eventually(lambda: reasons[0].reason == "taken_by_another_worker")  # type: ignore[attr-defined]  # a Signal
+    assert ledger(app) == []
+    job = app.get_job(chain.id)
+    assert job is not None
+    assert (job.status, job.leased_by) == ("running", "other")
+    assert app.attempts(chain.id) == []
+
+
+def test_a_block_above_read_committed_does_not_complete(app: Queuert) -> None:
+    @app.job("work", max_attempts=1)
+    def work(job: RunningJob[None]) -> None:
+        with job.complete() as tx:
+            tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            tx.execute("INSERT INTO ledger VALUES (1)")
+
+    chain = app.start_chain(work)
+    assert app.drain() == 1
+    [attempt] = app.attempts(chain.id)
+    assert "READ COMMITTED" in (attempt.error_detail or "")
+    assert ledger(app) == []
+
+
+def test_a_commit_that_is_refused_fails_the_attempt_and_saves_nothing(app: Queuert) -> None:
+    with app.transaction() as tx:
+        tx.execute("CREATE TABLE parent (n integer PRIMARY KEY)")
+        tx.execute("CREATE TABLE child (n integer REFERENCES parent (n) DEFERRABLE INITIALLY DEFERRED)")
+
+    @app.job("work", max_attempts=1)
+    def work(job: RunningJob[int]) -> None:
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (%s)", (job.input,))
+            tx.execute("INSERT INTO child VALUES (1)")
+
+    bad = app.start_chain(work, 1)
+    assert app.drain() == 1
+    job = app.get_job(bad.id)
+    assert job is not None
+    assert (job.status, job.attempts_used) == ("failed", 1)
+    assert ledger(app) == []
+    with app.transaction() as tx:
+        tx.execute("INSERT INTO parent VALUES (1)")
+    app.retry_chain(bad.id)
+    assert app.drain() == 1
+    assert ledger(app) == [1]
+
+
+def test_an_interrupt_in_the_middle_of_an_answer_costs_the_connection_only(
+    app: Queuert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.declare("work")
+    app.start_chain("work")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_direct, "_wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            app.start_chain("work")
+    assert app.start_chain("work").status == "pending"
+
+
+@pytest.mark.parametrize("options", [{"prepared_statements": False}, {}])
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
+def test_other_connections_take_psycopgs_way(pg_url: str, options: dict[str, Any], encoding: str, commits: list[bool]) -> None:
+    url = f"{pg_url}{'&' if '?' in pg_url else '?'}client_encoding={encoding}"
+    with Queuert(url, **options) as app:
+        app.migrate()
+
+        @app.job("work")
+        def work(job: RunningJob[str]) -> str:
+            with job.complete():
+                return job.input * 2
+
+        chain = app.start_chain(work, "é")
+        assert app.drain() == 1
+        assert app.wait_for(chain).output == "éé"
+    assert bool(commits) == (encoding == "UTF8" and not options)
+
+
+def test_a_users_commit_is_refused_inside_a_block_and_fine_outside(app: Queuert) -> None:
+    with app.transaction() as tx:
+        for end in (tx.commit, tx.rollback):
+            with pytest.raises(psycopg.ProgrammingError):
+                end()
+        tx.execute("INSERT INTO ledger VALUES (1)")
+    assert ledger(app) == [1]
