@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 # First, since it says what to install where psycopg is missing.
-from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
+from queuert.storage.postgres_session import Connection, PostgresSession
 
 # isort: split
 import psycopg
@@ -39,8 +39,9 @@ from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, U
 from queuert.hooks import Hooks
 from queuert.storage import forks
 from queuert.storage.base import Database
+from queuert.storage.postgres_block import Block
 from queuert.storage.postgres_direct import OwnConnection
-from queuert.storage.postgres_transaction import Attempt, user_transaction
+from queuert.storage.postgres_transaction import Attempt
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import Target, parse_target, safe_url, scrub
 
@@ -173,25 +174,8 @@ class PostgresDatabase(Database):
                 raise
         raise AssertionError("the last try returns or raises")
 
-    @contextmanager
-    def block(self, *, shared: bool = False) -> Iterator[PostgresSession]:
-        self._refuse_inside_block()
-        hooks = Hooks()
-        with self._borrow() as conn:
-            kept = conn.row_factory, conn.cursor_factory, conn.prepare_threshold
-            session = self._lent[conn] = BlockSession(conn, hooks)
-            try:
-                with self._inside_block(), _read_committed(conn), user_transaction(conn, session):
-                    yield session
-            except psycopg.Rollback:  # psycopg's way of saying: undo it, and go on
-                hooks.discard()
-            except BaseException:
-                hooks.discard()
-                raise
-            finally:
-                self._lent.pop(conn, None)
-                conn.row_factory, conn.cursor_factory, conn.prepare_threshold = kept
-        hooks.flush()
+    def block(self, *, shared: bool = False) -> AbstractContextManager[PostgresSession]:
+        return Block(self)
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> PostgresSession:
         raw = unwrap(conn, reading=reading)
@@ -483,18 +467,3 @@ def _value(option: Any) -> Any:
 
 def _jittered(pause: float) -> float:
     return pause * random.uniform(0.5, 1.5)
-
-
-@contextmanager
-def _read_committed(conn: Connection) -> Iterator[None]:
-    """Whatever the default of the database or of a user's pool: who closes a chain must see who has come to wait for it."""
-    before = conn.isolation_level
-    if before is psycopg.IsolationLevel.READ_COMMITTED:
-        yield
-        return
-    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    try:
-        yield
-    finally:
-        if conn.pgconn.transaction_status == pq.TransactionStatus.IDLE:  # otherwise it is thrown away
-            conn.isolation_level = before

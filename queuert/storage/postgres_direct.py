@@ -105,6 +105,13 @@ class OwnConnection(psycopg.Connection[Any]):
         with self.lock:
             self._send(lambda: self.pgconn.send_query(text))
 
+    def roll_back_now(self) -> None:
+        """Straight, or psycopg would drop all prepared statements."""
+        if self.is_direct:
+            self.run_command(b"ROLLBACK")
+        else:
+            self.rollback()
+
     def run_query(self, text: str, params: Params, *, commit: bool = False) -> list[Row]:
         """Run a named query, and COMMIT with it if it goes well."""
         query = statement(text)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -14,7 +11,7 @@ from psycopg import pq
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.postgres_direct import OwnConnection
-from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
+from queuert.storage.postgres_session import Connection, PostgresSession
 
 T = TypeVar("T")
 
@@ -39,7 +36,7 @@ class Attempt:
             if self.single:
                 self.unknown = True
                 return work(PostgresSession(conn, hooks))
-            _begin(conn)
+            begin(conn)
             result = work(PostgresSession(conn, hooks))
             check_still_open(conn)
             self.unknown = True
@@ -50,51 +47,7 @@ class Attempt:
             raise
 
 
-@contextmanager
-def user_transaction(conn: Connection, session: BlockSession) -> Iterator[None]:
-    """A transaction for user code, in which commit() and rollback() are refused, and which a forked child does not end."""
-    pid = os.getpid()
-    with _begun(conn):
-        yield
-        if os.getpid() != pid:
-            raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
-        if session.committed:
-            return
-        if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF:
-            with conn.pipeline() as pipeline:
-                pipeline.sync()
-        check_still_open(conn)
-
-
-@contextmanager
-def _begun(conn: Connection) -> Iterator[None]:
-    pid = os.getpid()
-    if not isinstance(conn, OwnConnection):  # a user's pool: psycopg's own way refuses commit() and rollback()
-        transaction = conn.transaction()
-        transaction.__enter__()
-        try:
-            yield
-        except BaseException as error:
-            if os.getpid() == pid:
-                transaction.__exit__(type(error), error, error.__traceback__)
-            raise
-        transaction.__exit__(None, None, None)
-        return
-    _begin(conn)
-    conn.lent = True
-    try:
-        yield
-        conn.lent = False
-        if conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
-            commit(conn)
-    except BaseException:
-        conn.lent = False
-        if os.getpid() == pid and not conn.closed:
-            roll_back(conn)
-        raise
-
-
-def _begin(conn: Connection) -> None:
+def begin(conn: Connection) -> None:
     # Straight to libpq: BEGIN waits for nothing, and psycopg's way costs 30 µs more.
     result = conn.pgconn.exec_(_BEGIN)
     if result.status != pq.ExecStatus.COMMAND_OK:
@@ -106,17 +59,6 @@ def commit(conn: Connection) -> None:
         conn.run_command(b"COMMIT")
     else:
         conn.commit()
-
-
-def roll_back(conn: Connection) -> None:
-    """What goes wrong here is not worth telling beside what went wrong before; the connection is thrown away then."""
-    with contextlib.suppress(psycopg.Error):
-        if conn.pgconn.transaction_status == pq.TransactionStatus.IDLE:
-            return
-        if isinstance(conn, OwnConnection) and conn.is_direct:
-            conn.run_command(b"ROLLBACK")
-        else:
-            conn.rollback()
 
 
 def check_still_open(conn: Connection) -> None:

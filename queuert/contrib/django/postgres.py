@@ -21,7 +21,7 @@ from queuert.contrib.django.provider import OnDjango, hooks_of, is_managed, is_o
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
 from queuert.storage.postgres import PostgresDatabase, _is_alive
-from queuert.storage.postgres_transaction import _begin, check_still_open
+from queuert.storage.postgres_transaction import begin, check_still_open
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MASK
 
@@ -68,7 +68,7 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
             self._connected()
             with transaction.atomic(using=self.alias):
                 transaction.on_commit(inside.close, using=self.alias)
-                _begin(wrapper.connection)
+                begin(wrapper.connection)
                 yield DjangoBlockSession(wrapper)
                 check_still_open(wrapper.connection)
 

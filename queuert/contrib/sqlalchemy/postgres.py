@@ -23,7 +23,7 @@ from queuert.hooks import Hooks
 from queuert.storage.base import Session as QuerySession
 from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.postgres import PostgresDatabase, _is_alive
-from queuert.storage.postgres_transaction import _begin, check_still_open
+from queuert.storage.postgres_transaction import begin, check_still_open
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import scrub
 
@@ -58,7 +58,7 @@ class EnginePostgres(PostgresDatabase):
             try:
                 self._begin_on(loan)
                 if loan.raw.pgconn.transaction_status == pq.TransactionStatus.IDLE:
-                    _begin(loan.raw)
+                    begin(loan.raw)
                 session = self._thread.lent = LentPostgresSession(loan, hooks)
                 yield session
                 if os.getpid() != pid:
