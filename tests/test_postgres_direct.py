@@ -249,3 +249,36 @@ def test_a_users_commit_is_refused_inside_a_block_and_fine_outside(app: Queuert)
                 end()
         tx.execute("INSERT INTO ledger VALUES (1)")
     assert ledger(app) == [1]
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["it had committed", "it had not"])
+def test_the_answer_to_a_commit_that_went_along_is_lost(app: Queuert, committed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job completes once, its writes are there once, and no attempt is used up for nothing."""
+    ran: list[int] = []
+    lost: list[bool] = []
+
+    @app.job("work")
+    def work(job: RunningJob[int]) -> None:
+        ran.append(job.attempt)
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (%s)", (job.input,))
+
+    original = OwnConnection._send_with_commit
+
+    def losing(self: OwnConnection, *args: Any) -> Any:
+        if lost:
+            return original(self, *args)
+        lost.append(True)
+        if committed:
+            original(self, *args)
+        self.pgconn.finish()
+        raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(OwnConnection, "_send_with_commit", losing)
+    with app.worker():
+        chain = app.wait_for(app.start_chain(work, 7), timeout=20)
+    assert ledger(app) == [7]
+    assert ran == ([1] if committed else [1, 2])
+    job = app.get_job(chain.id)
+    assert job is not None
+    assert job.attempts_used == 1

@@ -207,6 +207,7 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
     statement, a continuation with an id of its own in a transaction."""
     import psycopg
 
+    from queuert.storage import postgres_transaction
     from queuert.storage.postgres_session import PostgresSession
 
     with Queuert(pg_url) as app:
@@ -229,9 +230,9 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
                 raise psycopg.OperationalError("the connection is lost")
             return work()
 
-        commit, run = psycopg.Connection.commit, PostgresSession.run
+        commit, run = postgres_transaction.commit, PostgresSession.run
         if how == "transaction":
-            monkeypatch.setattr(psycopg.Connection, "commit", lambda self: losing(self, lambda: commit(self)))
+            monkeypatch.setattr(postgres_transaction, "commit", lambda conn: losing(conn, lambda: commit(conn)))
         else:
             monkeypatch.setattr(
                 PostgresSession,
