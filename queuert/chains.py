@@ -161,13 +161,12 @@ class Chains:
         result = Completed()
         closing: set[str] = set()
         going_on: set[str] = set()
-        continuing = []
-        for c in completions:
-            if c.next is not None:
-                continuing.append(c)
-            (closing if c.next is None else going_on).update((c.job.id, c.job.chain_id))
-        if continuing:
+        continuing = [c for c in completions if c.next is not None]
+        if session.dialect == "postgres":  # SQLite has nothing to lock
+            for c in completions:
+                (closing if c.next is None else going_on).update((c.job.id, c.job.chain_id))
             going_on -= closing
+        if continuing:
             if session.dialect == "postgres" and not all(map(is_simple, continuing)):
                 completions = self._lock(session, completions, result, closing, going_on, wait=wait)
                 closing, going_on, wait = set(), set(), True
@@ -191,11 +190,8 @@ class Chains:
         done, freed, locked, fixed_snapshot = self._repository.complete_jobs(
             session, worker, items, closing=sorted(closing), going_on=sorted(going_on), wait=wait
         )
-        finished = []
-        for d in done:
-            result.ids.add(d.id)
-            if d.next_id is None:
-                finished.append(d.chain_id)
+        result.ids.update([d.id for d in done])
+        finished = [d.chain_id for d in done if d.next_id is None]
         result.unlocked |= locked
         if fixed_snapshot and finished:
             self._check_snapshot(session, finished)

@@ -23,7 +23,8 @@ def claim(types: int, limit: int = 10) -> Operation:
 
 def held(store: Store, session: Any, number: int) -> list[dict[str, Any]]:
     """Jobs that worker w1 is running."""
-    return [{"id": job_id(BUSY + 1 + 4 * n), "token": TOKEN} for n in range(number)]
+    ids = [job_id(BUSY + 1 + 4 * n) for n in range(number)]
+    return [{"id": identity, "chain_id": identity, "token": TOKEN} for identity in ids]
 
 
 def complete(store: Store, session: Any, number: int) -> Any:
@@ -36,7 +37,7 @@ def complete(store: Store, session: Any, number: int) -> Any:
 
 def complete_from_outside(store: Store, session: Any, ids: list[str]) -> Any:
     values: dict[str, Any] = {"token": None, "output": "1", "outcome": None, "holder": None, "waited": None, "next_blockers": 0}
-    return store.repository.complete_jobs(session, None, [{**values, "id": identity} for identity in ids])
+    return store.repository.complete_jobs(session, None, [{**values, "id": i, "chain_id": i} for i in ids])
 
 
 def continue_(store: Store, session: Any, number: int) -> Any:

@@ -154,26 +154,26 @@ RETURNING id;
 
 -- name: complete_jobs
 -- params: worker, items, closing, going_on, wait
--- Complete jobs and insert their continuations. A job whose lease is no longer held is not returned, and nothing is written
--- for it. Without a token it is completed from outside. Whether jobs wait for its chain is told with it. The attempt and the
--- continuation are written, and what is to be told is found, before the job changes, under the same condition: there is one
--- writer, so nothing can come between. All is told in one JSON array, as by claim_jobs. `closing` and `wait` matter on PostgreSQL only; `going_on` is empty where there is no continuation.
+-- Complete jobs and insert their continuations. A job whose lease is no longer held is not completed, and nothing is written
+-- for it. Without a token it is completed from outside. The attempt and the continuation are written, and what is to be told is
+-- found, before the job changes, under the same condition: there is one writer, so nothing can come between. An item is a list:
+-- id, token, output, outcome, waited; if `going_on`, also the columns of the continuation. What comes back is one list, as by
+-- claim_jobs: of the jobs that were not completed, and of those whose chain has ended and is waited for, with the chain.
 INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
 SELECT
     j.id, j.attempt, coalesce(:worker, j.leased_by), j.last_attempt_at,
-    CASE WHEN json_extract(i.value, '$.waited') IS NOT NULL THEN min(
-        strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$.waited')))
-        || '000Z',
+    CASE WHEN json_extract(i.value, '$[4]') IS NOT NULL THEN min(
+        strftime('%Y-%m-%dT%H:%M:%f', j.last_attempt_at, printf('%+.3f seconds', json_extract(i.value, '$[4]'))) || '000Z',
         {now}
     ) END,
-    {now}, json_extract(i.value, '$.outcome')
+    {now}, json_extract(i.value, '$[3]')
 FROM json_each(:items) i
-CROSS JOIN {job} j ON j.id = json_extract(i.value, '$.id')
-WHERE json_extract(i.value, '$.outcome') IS NOT NULL
-  AND :closing IS NOT NULL AND :wait IS NOT NULL
+CROSS JOIN {job} j ON j.id = json_extract(i.value, '$[0]')
+WHERE json_extract(i.value, '$[3]') IS NOT NULL
+  AND :closing IS NULL AND :wait IS NULL
   AND (
-      (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = json_extract(i.value, '$.token'))
-      OR (json_extract(i.value, '$.token') IS NULL AND j.status IN ('pending', 'running'))
+      (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = json_extract(i.value, '$[1]'))
+      OR (json_extract(i.value, '$[1]') IS NULL AND j.status IN ('pending', 'running'))
   );
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
@@ -193,33 +193,36 @@ SELECT
     j.chain_trace_context, i.next_trace
 FROM (
     SELECT
-        json_extract(value, '$.id') AS job_id,
-        json_extract(value, '$.token') AS token,
-        json_extract(value, '$.next_id') AS next_id,
-        json_extract(value, '$.next_type') AS next_type,
-        json_extract(value, '$.next_input') AS next_input,
-        json_extract(value, '$.next_priority') AS next_priority,
-        json_extract(value, '$.next_at') AS next_at,
-        json_extract(value, '$.next_after') AS next_after,
-        json_extract(value, '$.next_max_attempts') AS next_max_attempts,
-        json_extract(value, '$.next_blockers') AS next_blockers,
-        json_extract(value, '$.next_trace') AS next_trace
+        json_extract(value, '$[0]') AS job_id,
+        json_extract(value, '$[1]') AS token,
+        json_extract(value, '$[5]') AS next_id,
+        json_extract(value, '$[6]') AS next_type,
+        json_extract(value, '$[7]') AS next_input,
+        json_extract(value, '$[8]') AS next_priority,
+        json_extract(value, '$[9]') AS next_at,
+        json_extract(value, '$[10]') AS next_after,
+        json_extract(value, '$[11]') AS next_max_attempts,
+        json_extract(value, '$[12]') AS next_blockers,
+        json_extract(value, '$[13]') AS next_trace
     FROM json_each(:items)
-    WHERE :going_on <> '[]' AND json_extract(value, '$.next_id') IS NOT NULL
+    WHERE :going_on AND json_extract(value, '$[5]') IS NOT NULL
 ) i
 CROSS JOIN {job} j ON j.id = i.job_id
 WHERE (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = i.token)
    OR (i.token IS NULL AND j.status IN ('pending', 'running'));
-SELECT json_group_array(
-    json_array(
-        j.id, j.chain_id, json_extract(i.value, '$.next_id'),
-        EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = j.chain_id)
-    )
-)
+SELECT json_group_array(json_array(json_extract(i.value, '$[0]'), j.chain_id))
 FROM json_each(:items) i
-CROSS JOIN {job} j ON j.id = json_extract(i.value, '$.id')
-WHERE (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = json_extract(i.value, '$.token'))
-   OR (json_extract(i.value, '$.token') IS NULL AND j.status IN ('pending', 'running'));
+LEFT JOIN {job} j
+    ON j.id = json_extract(i.value, '$[0]')
+   AND (
+       (j.status = 'running' AND j.leased_by = :worker AND j.lease_token = json_extract(i.value, '$[1]'))
+       OR (json_extract(i.value, '$[1]') IS NULL AND j.status IN ('pending', 'running'))
+   )
+WHERE j.id IS NULL
+   OR (
+       json_extract(i.value, '$[5]') IS NULL
+       AND EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = j.chain_id)
+   );
 UPDATE {job}
 SET status = 'completed',
     output = item.output,
@@ -233,10 +236,10 @@ SET status = 'completed',
     continued_to = item.next_id
 FROM (
     SELECT
-        json_extract(value, '$.id') AS job_id,
-        json_extract(value, '$.token') AS token,
-        json_extract(value, '$.output') AS output,
-        json_extract(value, '$.next_id') AS next_id
+        json_extract(value, '$[0]') AS job_id,
+        json_extract(value, '$[1]') AS token,
+        json_extract(value, '$[2]') AS output,
+        json_extract(value, '$[5]') AS next_id
     FROM json_each(:items)
 ) item
 WHERE id = item.job_id
