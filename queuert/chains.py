@@ -41,7 +41,7 @@ from queuert.model import Chain, Job, Status
 from queuert.notify.base import Notice
 from queuert.options import UNSET, Duration, _Unset, check_max_attempts, check_priority
 from queuert.starting import ChainRef, NextOptions, blocker_types, chain_id, check_blocker_ids, connect_blockers
-from queuert.storage.base import Session
+from queuert.storage.base import ABOVE_READ_COMMITTED, Session
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -246,9 +246,7 @@ class Chains:
         """
         repository, database = self._repository, self._engine.database
         if database.in_block:  # ours begin READ COMMITTED: somebody has raised it, and no other connection may be used
-            raise StaleSnapshotError(
-                "A chain cannot be completed in this block under REPEATABLE READ or SERIALIZABLE: leave it at READ COMMITTED."
-            )
+            raise StaleSnapshotError(ABOVE_READ_COMMITTED)
         with database.inside_users_block(False), database.read() as other:
             waiting = repository.waiting_jobs(other, finished)
         unseen = waiting - repository.waiting_jobs(session, finished)

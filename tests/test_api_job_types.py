@@ -15,6 +15,7 @@ from support.refusals import refused
 
 from queuert import (
     Continuation,
+    Dedup,
     DuplicateJobTypeError,
     JobType,
     JobTypes,
@@ -335,3 +336,27 @@ def test_a_declared_type_can_be_started_and_is_left_to_others(app: Queuert) -> N
     job = app.get_job(chain.id)
     assert job is not None
     assert (job.status, job.priority, job.max_attempts) == (Status.PENDING, 3, None)
+
+
+class Names(str, Enum):
+    WORK = "work"
+    KEY = "key"
+
+
+class Urgency(int, Enum):
+    HIGH = 10
+
+
+def test_members_of_enums_serve_as_names_keys_and_priorities(app: Queuert) -> None:
+    @app.job(Names.WORK)
+    def work(job: RunningJob[None]) -> str:
+        return job.type_name
+
+    chain = app.start_chain(Names.WORK)
+    first = app.start_chain(Names.WORK, dedup=Dedup(Names.KEY), priority=Urgency.HIGH)
+    assert app.start_chain(Names.WORK, dedup=Dedup("key")).id == first.id
+    job = app.get_job(first.id)
+    assert job is not None
+    assert (job.type_name, job.priority, job.deduplication_key) == ("work", 10, "key")
+    assert app.drain() == 2
+    assert app.wait_for(chain).output == "work"

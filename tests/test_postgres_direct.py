@@ -282,3 +282,93 @@ def test_the_answer_to_a_commit_that_went_along_is_lost(app: Queuert, committed:
     job = app.get_job(chain.id)
     assert job is not None
     assert job.attempts_used == 1
+
+
+def test_a_users_pool_keeps_its_isolation_level(pg_url: str) -> None:
+    from psycopg_pool import ConnectionPool
+
+    with ConnectionPool(pg_url, min_size=1, max_size=1, open=True) as pool, Queuert(pool) as app:
+        app.migrate()
+        for level in (None, psycopg.IsolationLevel.SERIALIZABLE):
+            with pool.connection() as conn:
+                conn.isolation_level = level
+            with app.transaction() as tx:
+                assert tx.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
+            with pool.connection() as conn:
+                assert conn.isolation_level is level
+
+
+def test_a_chain_may_go_on_above_read_committed(app: Queuert) -> None:
+    app.declare("next")
+
+    @app.job("work", max_attempts=1)
+    def work(job: RunningJob[None]) -> Continuation:
+        with job.complete() as tx:
+            tx.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+            tx.execute("INSERT INTO ledger VALUES (1)")
+            return job.continue_with("next")
+
+    chain = app.start_chain(work)
+    assert app.drain() == 1
+    found = app.get_chain(chain.id)
+    assert found is not None
+    assert found.tail_type_name == "next"
+    assert ledger(app) == [1]
+
+
+@pytest.mark.parametrize("leave_open", ["transaction", "pipeline"])
+def test_what_a_handler_leaves_open_harms_nobody(app: Queuert, leave_open: str) -> None:
+    @app.job("careless", max_attempts=1)
+    def careless(job: RunningJob[None]) -> None:
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (1)")
+            opened.append(getattr(tx, leave_open)())
+            opened[-1].__enter__()
+
+    @app.job("work")
+    def work(job: RunningJob[None]) -> None:
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (2)")
+
+    opened: list[Any] = []
+    bad = app.start_chain(careless)
+    app.drain()
+    saved = app.wait_for(bad, raise_on_failure=False).status == "completed"
+    for _ in range(3):
+        app.start_chain(work)
+    assert app.drain() == 3
+    assert ledger(app) == ([1] if saved else []) + [2, 2, 2]
+
+
+def test_tables_that_a_rollback_took_back_are_not_remembered(app: Queuert) -> None:
+    with app.transaction() as tx:
+        tx.execute("CREATE TABLE shape (a integer)")
+    undone = RuntimeError()
+    with pytest.raises(RuntimeError), app.transaction() as tx:
+        _alter_and_read(tx, undone)
+    with app.transaction() as tx:
+        assert [column.name for column in tx.execute("SELECT * FROM shape").description] == ["a"]
+
+
+def _alter_and_read(tx: Any, error: Exception) -> None:
+    tx.execute("ALTER TABLE shape ADD b integer")
+    for _ in range(8):  # until psycopg has prepared it
+        tx.execute("SELECT * FROM shape")
+    raise error
+
+
+def test_an_interrupt_after_the_handler_leaves_no_transaction_open(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.job("work")
+    def work(job: RunningJob[None]) -> None:
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (1)")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    app.start_chain(work)
+    with monkeypatch.context() as patch:
+        patch.setattr(app._engine, "encode_output", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            app.drain()
+    assert ledger(app) == []

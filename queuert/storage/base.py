@@ -26,6 +26,10 @@ from queuert.errors import TransactionRequiredError
 from queuert.hooks import Hooks
 from queuert.storage.sqlfiles import Query
 
+ABOVE_READ_COMMITTED = (
+    "A chain cannot be completed in this block under REPEATABLE READ or SERIALIZABLE: leave it at READ COMMITTED."
+)
+
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Params = Mapping[str, object]

@@ -40,7 +40,7 @@ from queuert.hooks import Hooks
 from queuert.storage import forks
 from queuert.storage.base import Database
 from queuert.storage.postgres_block import Block
-from queuert.storage.postgres_direct import OwnConnection
+from queuert.storage.postgres_direct import OwnConnection, open_inside
 from queuert.storage.postgres_transaction import Attempt
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import Target, parse_target, safe_url, scrub
@@ -276,6 +276,9 @@ class PostgresDatabase(Database):
 
     def _give_back(self, pool: Any, conn: Connection, autocommit: bool) -> None:
         try:
+            # What user code has left open would be in the way of whoever gets it next.
+            if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF or open_inside(conn):
+                conn.close()
             if conn.pgconn.transaction_status != pq.TransactionStatus.IDLE and not conn.closed:
                 conn.rollback()
             if conn.autocommit != autocommit and not conn.closed:

@@ -16,7 +16,7 @@ from psycopg import pq
 
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.postgres_direct import OwnConnection
+from queuert.storage.postgres_direct import OwnConnection, open_inside
 from queuert.storage.postgres_session import BlockSession, Connection
 from queuert.storage.postgres_transaction import begin, check_still_open, commit
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from queuert.storage.postgres import PostgresDatabase
 
 BEGIN_TRIES: Final = 3
+_UNCHANGED: Final = object()
 
 
 class Block:
@@ -35,15 +36,20 @@ class Block:
         self._pid = os.getpid()
         self._transaction: Any = None
         """psycopg's own, on a connection of a user's pool."""
-        self._isolation: Any = None
+        self._isolation: Any = _UNCHANGED
 
     def __enter__(self) -> BlockSession:
         database = self._database
         database._refuse_inside_block()
         self._conn = conn = self._begin()
         self._kept = conn.row_factory, conn.cursor_factory, conn.prepare_threshold
-        self._session = database._lent[conn] = BlockSession(conn, self._hooks)
         database._enter_block()
+        try:
+            self._session = database._lent[conn] = BlockSession(conn, self._hooks)
+        except BaseException as error:
+            self._roll_back(error)
+            self._give_back()
+            raise
         return self._session
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
@@ -88,10 +94,16 @@ class Block:
             conn.lent = True
             return
         # Whatever the default of a user's pool: who closes a chain must see who has come to wait for it.
-        self._isolation = conn.isolation_level
+        before, self._isolation = conn.isolation_level, _UNCHANGED
         conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        self._transaction = conn.transaction()
-        self._transaction.__enter__()
+        transaction = conn.transaction()
+        try:
+            transaction.__enter__()
+        except BaseException:
+            if not conn.closed and conn.pgconn.transaction_status == pq.TransactionStatus.IDLE:
+                conn.isolation_level = before
+            raise
+        self._transaction, self._isolation = transaction, before
 
     def _check(self) -> None:
         conn = self._conn
@@ -103,6 +115,8 @@ class Block:
             with conn.pipeline() as pipeline:
                 pipeline.sync()
         check_still_open(conn)
+        if isinstance(conn, OwnConnection) and open_inside(conn):
+            raise TransactionMisuseError("A transaction() was entered inside the block and not left: nothing of it is saved.")
 
     def _commit(self) -> None:
         conn = self._conn
@@ -123,7 +137,7 @@ class Block:
             conn.lent = False
             if not conn.closed and conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
                 with suppress(psycopg.Error):
-                    conn.roll_back_now()
+                    conn.rollback()
         elif self._transaction is not None:
             transaction, self._transaction = self._transaction, None
             with suppress(psycopg.Error):
@@ -134,6 +148,6 @@ class Block:
         database._exit_block()
         database._lent.pop(conn, None)
         conn.row_factory, conn.cursor_factory, conn.prepare_threshold = self._kept
-        if self._isolation is not None and conn.pgconn.transaction_status == pq.TransactionStatus.IDLE:
+        if self._isolation is not _UNCHANGED and conn.pgconn.transaction_status == pq.TransactionStatus.IDLE:
             conn.isolation_level = self._isolation  # otherwise it is thrown away
         self._borrowed.__exit__(None, None, None)

@@ -17,6 +17,7 @@ import re
 import select
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -26,15 +27,25 @@ from psycopg import errors, pq
 from queuert.storage.base import Params, Row
 from queuert.storage.postgres_times import load_timestamp
 
-HOT: Final = frozenset(("insert_chain", "insert_plain", "complete_job", "continue_job"))
+COMPLETING: Final = frozenset(("complete_job", "continue_job"))
+HOT: Final = COMPLETING | {"insert_chain", "insert_plain"}
 
 LEASE_LOST: Final = "QU001"
 FIXED_SNAPSHOT: Final = "QU002"
 """What the function that completes one job raises, where the COMMIT was sent along."""
 
+CANCEL_WITHIN: Final = 2.0
+CAN_PIPELINE: Final = psycopg.Pipeline.is_supported()
+
 _COMMIT: Final = b"COMMIT"
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s|%%")
 _FINE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
+
+class StatementsDroppedError(psycopg.OperationalError):
+    """User code has sent DEALLOCATE ALL, or DISCARD ALL."""
+
+    sqlstate = "40001"  # what can be run again, as after a serialization failure
 
 
 class Statement(NamedTuple):
@@ -67,8 +78,12 @@ class OwnConnection(psycopg.Connection[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lent = False
-        self.statements: set[bytes] = set()
-        self.keeps_statements = True
+        self.interrupted = False
+        """Whether it was closed in the middle of an answer."""
+        self._known_statements: dict[bytes, bytes] = {}
+        """The names under which statements are prepared. None is used twice: the server may still know an old one."""
+        self._generation = 0
+        self._keeps_statements = True
 
     def commit(self) -> None:
         self._refuse_if_lent("commit")
@@ -87,14 +102,18 @@ class OwnConnection(psycopg.Connection[Any]):
     def _deallocate(self, name: bytes | None) -> Any:
         # psycopg drops all statements after a ROLLBACK of its own, and after DROP and ALTER.
         if name is None:
-            self.statements.clear()
+            self._forget_statements()
         return super()._deallocate(name)
+
+    def _forget_statements(self) -> None:
+        self._known_statements.clear()
+        self._generation += 1
 
     @property
     def is_direct(self) -> bool:
         """Whether the straight way can be taken now."""
         return (
-            self.keeps_statements
+            self._keeps_statements
             and self.prepare_threshold is not None
             and self.pgconn.pipeline_status == pq.PipelineStatus.OFF
             and self.pgconn.parameter_status(b"client_encoding") == b"UTF8"
@@ -105,13 +124,6 @@ class OwnConnection(psycopg.Connection[Any]):
         with self.lock:
             self._send(lambda: self.pgconn.send_query(text))
 
-    def roll_back_now(self) -> None:
-        """Straight, or psycopg would drop all prepared statements."""
-        if self.is_direct:
-            self.run_command(b"ROLLBACK")
-        else:
-            self.rollback()
-
     def run_query(self, text: str, params: Params, *, commit: bool = False) -> list[Row]:
         """Run a named query, and COMMIT with it if it goes well."""
         query = statement(text)
@@ -121,23 +133,25 @@ class OwnConnection(psycopg.Connection[Any]):
             try:
                 return self._run_prepared(query, values, commit=commit)
             except errors.InvalidSqlStatementName as error:  # user code has sent DEALLOCATE ALL
-                self.statements.clear()
+                self._forget_statements()
                 if alone:
                     return self._run_prepared(query, values, commit=commit)
-                self.keeps_statements = False
-                raise psycopg.OperationalError(
+                self._keeps_statements = False
+                raise StatementsDroppedError(
                     "The prepared statements of this connection were dropped inside the transaction: run it again."
                 ) from error
 
     # With the lock held.
 
     def _run_prepared(self, query: Statement, values: Sequence[bytes | None], *, commit: bool) -> list[Row]:
-        if query.name not in self.statements:
-            self._send(lambda: self.pgconn.send_prepare(query.name, query.text))
-            self.statements.add(query.name)
+        name = self._known_statements.get(query.name)
+        if name is None:
+            name = b"%s_%d" % (query.name, self._generation)
+            self._send(lambda: self.pgconn.send_prepare(name, query.text))
+            self._known_statements[query.name] = name
         if commit:
-            return _rows(self._send_with_commit(query.name, values))
-        return _rows(self._send(lambda: self.pgconn.send_query_prepared(query.name, values)))
+            return _rows(self._send_with_commit(name, values))
+        return _rows(self._send(lambda: self.pgconn.send_query_prepared(name, values)))
 
     def _send(self, send: Callable[[], None]) -> pq.abc.PGresult:
         try:
@@ -148,7 +162,7 @@ class OwnConnection(psycopg.Connection[Any]):
         except psycopg.Error:
             raise
         except BaseException:
-            self.close()
+            self._interrupt()
             raise
         assert result is not None
         return _checked(result)
@@ -174,13 +188,21 @@ class OwnConnection(psycopg.Connection[Any]):
             if not self.closed:
                 pgconn.exit_pipeline_mode()
         except BaseException:  # it may be in the middle of the pipeline
-            self.close()
+            self._interrupt()
             raise
         for answer in answers:
             _checked(answer)
         if len(answers) < 2:
             raise psycopg.OperationalError("the connection was lost")
         return answers[0]
+
+    def _interrupt(self) -> None:
+        """Have the server give up what it is doing, as psycopg does, and the connection with it."""
+        self.interrupted = True
+        if not self.closed:
+            with suppress(Exception):
+                self.cancel_safe(timeout=CANCEL_WITHIN)
+        self.close()
 
     def _next(self) -> pq.abc.PGresult | None:
         """The next answer; None where a statement's answers end."""
@@ -202,11 +224,16 @@ def _checked(result: pq.abc.PGresult) -> pq.abc.PGresult:
 
 def _wait(descriptor: int, *, writing: bool = False) -> None:
     if not hasattr(select, "poll"):
-        select.select([descriptor], [descriptor] if writing else [], [])
+        select.select([descriptor], [descriptor] if writing else [], [], 0.1)  # where an interrupt does not end it
         return
     poll = select.poll()
     poll.register(descriptor, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
     poll.poll()
+
+
+def open_inside(conn: psycopg.Connection[Any]) -> bool:
+    """Whether a `transaction()` of psycopg's is still open on a connection: user code has entered it and not left."""
+    return bool(getattr(conn, "_num_transactions", 0))
 
 
 # Values
@@ -215,9 +242,13 @@ def _wait(descriptor: int, *, writing: bool = False) -> None:
 def _dump(value: object) -> bytes | None:
     if value is None:
         return None
+    if isinstance(value, str):
+        return str.encode(value)  # not str(value), which is the name of an enum's member
     if isinstance(value, bool):
         return b"t" if value else b"f"
-    return str(value).encode()
+    if isinstance(value, int):
+        return b"%d" % value
+    return repr(value).encode()
 
 
 def _rows(result: pq.abc.PGresult) -> list[Row]:

@@ -14,16 +14,16 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
-from queuert.errors import UnsupportedDatabaseError
+from queuert.errors import StaleSnapshotError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
-from queuert.storage.base import Params, Row
+from queuert.storage.base import ABOVE_READ_COMMITTED, Params, Row
 from queuert.storage.guard import SAVEPOINT, TransactionMisuseError
 from queuert.storage.sqlfiles import Query
 
 try:
     import psycopg
     import psycopg_pool  # noqa: F401 - not used here, but part of what the extra brings
-    from psycopg import pq
+    from psycopg import RawCursor, pq
     from psycopg.adapt import AdaptersMap, Buffer, Loader
     from psycopg.rows import tuple_row
     from psycopg.types.numeric import Int8Dumper
@@ -33,7 +33,16 @@ except ImportError as missing:
         f"PostgreSQL needs psycopg 3 and its pool: pip install 'queuert[postgres]' ({missing})."
     ) from None
 
-from queuert.storage.postgres_direct import FIXED_SNAPSHOT, HOT, LEASE_LOST, OwnConnection, statement
+from queuert.storage.postgres_direct import (
+    CAN_PIPELINE,
+    COMPLETING,
+    FIXED_SNAPSHOT,
+    HOT,
+    LEASE_LOST,
+    OwnConnection,
+    open_inside,
+    statement,
+)
 from queuert.storage.postgres_times import load_timestamp
 
 Connection = psycopg.Connection[Any]
@@ -59,7 +68,7 @@ def _our_adapters() -> AdaptersMap:
 _ADAPTERS = _our_adapters()
 
 
-class _Cursor(psycopg.RawCursor[Row]):
+class _Cursor(RawCursor[Row]):
     """A cursor with our adapters, and parameters as PostgreSQL writes them: to convert psycopg's names costs 8 µs a statement.
     Making one costs 5 µs, registering the adapters on each would cost 10 more."""
 
@@ -156,23 +165,27 @@ class BlockSession(PostgresSession):
 
     @contextmanager
     def last(self) -> Iterator[None]:
-        self._is_last = os.getpid() == self._pid  # a forked child must not commit
+        # A forked child must not commit, and neither what user code has left open inside.
+        self._is_last = CAN_PIPELINE and os.getpid() == self._pid and not open_inside(self.raw)
         try:
             yield
         finally:
             self._is_last = False
 
     def _run_directly(self, conn: OwnConnection, query: Query, params: Params) -> list[Row]:
-        if not self._is_last or conn.pgconn.transaction_status != pq.TransactionStatus.INTRANS:
+        open_ = conn.pgconn.transaction_status == pq.TransactionStatus.INTRANS
+        if not (self._is_last and open_ and query.name in COMPLETING):
             return super()._run_directly(conn, query, params)
         try:
             rows = conn.run_query(query.parts[0], {**params, "strict": True}, commit=True)
         except psycopg.Error as error:
             if error.sqlstate not in (LEASE_LOST, FIXED_SNAPSHOT):
                 raise
+            if error.sqlstate == FIXED_SNAPSHOT:
+                raise StaleSnapshotError(ABOVE_READ_COMMITTED) from error
             # The caller is told as if it had asked without COMMIT, and has a new transaction to look around in.
             conn.run_command(b"ROLLBACK AND CHAIN")
-            return [("done", params["id"], params["chain_id"], None, None, True)] if error.sqlstate == FIXED_SNAPSHOT else []
+            return []
         self.committed = True
         return rows
 

@@ -194,8 +194,10 @@ class AttemptRun:
     def _finish(self, result: object) -> Outcome:
         try:
             completion = self._completion(result)
-        except Exception as error:
+        except BaseException as error:
             self._roll_back(error)
+            if not isinstance(error, Exception):
+                raise
             return self._ended(error)
         if self._block is None:
             return Outcome(completion=completion)
@@ -478,7 +480,7 @@ class AttemptRun:
         conn = session.raw
         if session.dialect == "sqlite":
             self._failed_by_database |= not conn.in_transaction
-        elif conn.closed and not conn.broken:  # one that was lost is broken
+        elif conn.closed and not conn.broken and not getattr(conn, "interrupted", False):  # one that was lost is broken
             self._closed_by_handler = True
         else:
             self._failed_by_database |= conn.closed or conn.info.transaction_status.name in ("INERROR", "UNKNOWN")

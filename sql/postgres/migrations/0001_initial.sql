@@ -122,10 +122,14 @@ CREATE TABLE {singleton} (
     next_run_at timestamptz
 );
 
+-- The functions look rows up by key, whatever the sizes of the tables were when their statements were planned: a plan is kept for
+-- as long as the connection lives, or until the tables are analysed.
+
 -- Chains have completed: counts them down in the jobs that wait for them, and frees the jobs that wait for nothing more.
 CREATE FUNCTION {release}(closed {id_type}[])
 RETURNS TABLE (id {id_type}, type_name text)
 LANGUAGE plpgsql
+SET enable_seqscan = off
 AS $function$
 #variable_conflict use_column
 BEGIN
@@ -179,6 +183,7 @@ RETURNS TABLE (
     what text, id {id_type}, chain_id {id_type}, next_id {id_type}, type_name text, fixed_snapshot boolean
 )
 LANGUAGE plpgsql
+SET enable_seqscan = off
 AS $function$
 #variable_conflict use_column
 DECLARE
@@ -350,16 +355,16 @@ RETURNS TABLE (
     what text, id {id_type}, chain_id {id_type}, next_id {id_type}, type_name text, fixed_snapshot boolean
 )
 LANGUAGE plpgsql
+SET enable_seqscan = off
 AS $function$
 #variable_conflict use_column
 DECLARE
     done record;
 BEGIN
     fixed_snapshot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
-    IF strict AND fixed_snapshot THEN
+    IF strict AND fixed_snapshot AND following IS NULL THEN
         RAISE EXCEPTION 'the snapshot of this transaction is fixed' USING ERRCODE = 'QU002';
     END IF;
-    -- One row after the other: whatever the size of the table was when this was planned, it is looked up by its key.
     IF following IS NULL THEN
         PERFORM FROM {job} j WHERE j.id = least(job, root) FOR UPDATE;
         IF job <> root THEN
