@@ -92,7 +92,7 @@ class Ours:
         """The statement alone."""
         items = [done_item(job) for job in jobs]
         done = self._database.run(lambda session: self._repository.complete_jobs(session, WORKER, items), single=True)
-        return len(done.done)
+        return len(done.ids)
 
 
 def new_item(type_name: str, payload: object) -> dict[str, Any]:

@@ -62,16 +62,29 @@ class NextJob:
     produced: observing.Produced | None = None
 
 
-@dataclass(frozen=True)
 class Completion:
     """A job that is to be completed: with its lease's token by a worker, without by somebody from outside."""
 
-    job: Job
-    output: str | None
-    token: int | None
-    next: NextJob | None = None
-    waited: float | None = None
-    """Seconds between the claim and the handler's start."""
+    __slots__ = ("job", "next", "output", "token", "waited")
+
+    def __init__(
+        self, job: Job, output: str | None, token: int | None, next: NextJob | None = None, waited: float | None = None
+    ) -> None:
+        self.job = job
+        self.output = output
+        self.token = token
+        self.next = next
+        self.waited = waited
+        """Seconds between the claim and the handler's start."""
+
+
+@dataclass(frozen=True)
+class CompletionPlan:
+    """Completions as the repository takes them."""
+
+    completions: Sequence[Completion]
+    items: list[dict[str, Any]]
+    encoded: str | None
 
 
 @dataclass
@@ -149,9 +162,28 @@ class Chains:
             produced=produced,
         )
 
+    def plan(self, completions: Sequence[Completion]) -> CompletionPlan:
+        """What can be made ready before the transaction begins."""
+        succeeded = "succeeded" if self._engine.settings.history == "all" else None
+        items = []
+        for c in completions:
+            item = {"id": c.job.id, "chain_id": c.job.chain_id, "token": c.token, "output": c.output, "waited": c.waited}
+            if c.token is not None:
+                item["outcome"] = succeeded
+            elif c.job.leased_by:
+                item["outcome"], item["holder"] = "cancelled", c.job.leased_by
+            if c.next is not None:
+                item |= c.next.columns
+            items.append(item)
+        encoded = self._repository.encode_completions(items) if len(items) > 1 else None
+        return CompletionPlan(completions, items, encoded)
+
     def complete(
         self, session: Session, worker: str | None, completions: Sequence[Completion], *, wait: bool = True
     ) -> Completed:
+        return self.carry_out(session, worker, self.plan(completions), wait=wait)
+
+    def carry_out(self, session: Session, worker: str | None, plan: CompletionPlan, *, wait: bool = True) -> Completed:
         """Complete jobs, insert their continuations, release what waited for their chains.
 
         A job whose lease was lost is left out of the result's `ids`, and nothing is written for it. With `wait=False` rows
@@ -159,6 +191,7 @@ class Chains:
         """
         # Most calls complete one job and continue nothing: steps that are not for it are not taken.
         result = Completed()
+        completions = plan.completions
         closing: set[str] = set()
         going_on: set[str] = set()
         continuing = [c for c in completions if c.next is not None]
@@ -170,42 +203,37 @@ class Chains:
             if session.dialect == "postgres" and not all(map(is_simple, continuing)):
                 completions = self._lock(session, completions, result, closing, going_on, wait=wait)
                 closing, going_on, wait = set(), set(), True
+                plan = self.plan(completions) if len(completions) < len(plan.completions) else plan
             self._check_next_ids(session, completions)
             self._check_next_blockers(session, completions)
         if not completions:
             return result
-        succeeded = "succeeded" if self._engine.settings.history == "all" else None
-        items, outside = [], []
-        for c in completions:
-            item = {"id": c.job.id, "chain_id": c.job.chain_id, "token": c.token, "output": c.output, "waited": c.waited}
-            if c.token is not None:
-                item["outcome"] = succeeded
-            else:
-                outside.append(c)
-                if c.job.leased_by:
-                    item["outcome"], item["holder"] = "cancelled", c.job.leased_by
-            if c.next is not None:
-                item |= c.next.columns
-            items.append(item)
-        done, freed, locked, fixed_snapshot = self._repository.complete_jobs(
-            session, worker, items, closing=sorted(closing), going_on=sorted(going_on), wait=wait
+        ids, freed, locked, fixed_snapshot = self._repository.complete_jobs(
+            session,
+            worker,
+            plan.items,
+            closing=sorted(closing),
+            going_on=sorted(going_on),
+            wait=wait,
+            encoded=plan.encoded,
         )
-        result.ids.update([d.id for d in done])
-        finished = [d.chain_id for d in done if d.next_id is None]
+        result.ids = ids
         result.unlocked |= locked
-        if fixed_snapshot and finished:
-            self._check_snapshot(session, finished)
-        notices = closed(finished)
-        if freed:
-            notices = pending_types(freed) + notices
+
+        def ended() -> list[str]:
+            return [c.job.chain_id for c in completions if c.next is None and c.job.id in ids]
+
+        if fixed_snapshot:
+            self._check_snapshot(session, ended())
+        notices = pending_types(freed) if freed else []
         if continuing:
             notices += self._continued(session, [c.next for c in continuing if c.next is not None and c.job.id in result.ids])
+        outside = [c for c in completions if c.token is None and c.job.id in result.ids]
         if outside:
-            outside = [c for c in outside if c.job.id in result.ids]
             notices += lost(c.job.id for c in outside if c.job.leased_by)
             nexts = [(c.next.produced, str(c.next.columns["next_id"])) if c.next else (None, None) for c in outside]
             observing.completed_outside(self._engine, session, [(c.job, *n) for c, n in zip(outside, nexts, strict=True)])
-        self._engine.announce(session, notices)
+        self._engine.announce(session, notices, ended)
         return result
 
     def _continued(self, session: Session, jobs: Sequence[NextJob]) -> list[Notice]:
@@ -244,6 +272,8 @@ class Chains:
 
         Their first jobs are locked by now, so what another connection sees is all there is.
         """
+        if not finished:
+            return
         repository, database = self._repository, self._engine.database
         if database.in_block:  # ours begin READ COMMITTED: somebody has raised it, and no other connection may be used
             raise StaleSnapshotError(ABOVE_READ_COMMITTED)

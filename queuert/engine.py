@@ -135,15 +135,17 @@ class Engine:
             self._ambient.hooks = None
         hooks.flush()
 
-    def announce(self, session: Session, notices: Iterable[Notice]) -> None:
-        """Tell others of a change when it is committed."""
-        told = list(notices)
-        if not told:
+    def announce(self, session: Session, notices: Sequence[Notice], ended: Callable[[], Sequence[str]] | None = None) -> None:
+        """Tell others of a change when it is committed; `ended` gives the chains that have closed, which may be many."""
+        if session.hooks is None:
+            told = [*notices, *closed(ended())] if ended is not None else notices
+            if told:
+                self.notifier.notify_in_transaction(session, told)
             return
-        if session.hooks is not None:
-            session.hooks.on_commit(lambda: self.notifier.publish(told))
-        else:
-            self.notifier.notify_in_transaction(session, told)
+        if notices:
+            session.hooks.on_commit(lambda: self.notifier.publish(notices))
+        if ended is not None:
+            session.hooks.on_commit(lambda: self.notifier.tell(Channel.CHAIN_CLOSED, ended))
 
     def channel_in_transaction(self, session: Session, channel: Channel) -> str | None:
         """The channel that a statement of this session itself should tell, since nobody tells us of its commit."""

@@ -19,13 +19,13 @@ from queuert.chains import Chains
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the groups that were completed."""
     sizes: list[int] = []
-    complete = Chains.complete
+    carry_out = Chains.carry_out
 
-    def counting(self: Chains, session: Any, worker: Any, completions: Any, **options: Any) -> Any:
-        sizes.append(len(completions))
-        return complete(self, session, worker, completions, **options)
+    def counting(self: Chains, session: Any, worker: Any, plan: Any, **options: Any) -> Any:
+        sizes.append(len(plan.completions))
+        return carry_out(self, session, worker, plan, **options)
 
-    monkeypatch.setattr(Chains, "complete", counting)
+    monkeypatch.setattr(Chains, "carry_out", counting)
     return sizes
 
 
@@ -54,13 +54,13 @@ def test_slots_wait_when_results_pile_up(app: Queuert, monkeypatch: pytest.Monke
 
     app.start_chains([NewChain("job") for _ in range(100)])
     blocked = threading.Event()
-    end = Chains.complete
+    end = Chains.carry_out
 
     def slow(self: Chains, *args: Any, **kwargs: Any) -> Any:
         blocked.wait(10)
         return end(self, *args, **kwargs)
 
-    monkeypatch.setattr(Chains, "complete", slow)
+    monkeypatch.setattr(Chains, "carry_out", slow)
     with app.worker(concurrency=3):
         # Two being written, five in the queue, three in the hands of slots.
         eventually(lambda: ran[0] >= 3)

@@ -264,17 +264,18 @@ def test_a_slow_renewal_does_not_extend_trust(app: Queuert) -> None:
 def test_a_job_whose_lease_ended_while_it_waited_is_not_started(app: Queuert) -> None:
     ran = []
     app.job("job", lease=SHORT)(lambda job: ran.append(job.attempt))
-    claims = app._engine.repository.claim_jobs
+    repository = app._engine.repository
+    claim = repository.claim
     slowed = threading.Event()
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        jobs = claims(*args, **kwargs)
-        if jobs and not slowed.is_set():
+        claimed = claim(*args, **kwargs)
+        if repository.claimed_jobs(claimed) and not slowed.is_set():
             slowed.set()
             time.sleep(0.8)
-        return jobs
+        return claimed
 
-    app._engine.repository.claim_jobs = slow  # type: ignore[method-assign]
+    repository.claim = slow  # type: ignore[method-assign]
     with app.worker(reap_interval=1000) as worker:
         stall(worker)  # or it renews the lease before the slot looks
         worker.events.watch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from queuert.codec.converter import ARRAY, OBJECT, Converter, mismatch
+from queuert.codec.converter import ARRAY, OBJECT, STRING, Converter, as_it_is, mismatch
 from queuert.codec.text import CodecError
 
 
@@ -71,9 +71,16 @@ def dict_of(key: Converter, item: Converter) -> Converter:
 
         return convert
 
+    def load_as_is(data: Any) -> dict[Any, Any]:
+        if not isinstance(data, dict):
+            raise mismatch("a dict", data)
+        return data
+
+    # JSON's keys are text already.
+    as_is = item.load is as_it_is and key.kinds == STRING and key.plain and key.choices is None
     return Converter(
         converter(key.dump, item.dump),
-        converter(key.load, item.load),
+        load_as_is if as_is else converter(key.load, item.load),
         "a dict",
         OBJECT,
         plain=key.plain and item.plain,

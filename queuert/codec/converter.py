@@ -58,6 +58,11 @@ NULL, BOOL, INT, STRING, ARRAY, OBJECT = (frozenset({kind}) for kind in ("null",
 NUMBER = frozenset({"int", "float"})
 
 
+def as_it_is(data: Any) -> Any:
+    """How JSON data is loaded that may be anything."""
+    return data
+
+
 def mismatch(expected: str, value: object) -> CodecError:
     return CodecError(f"expected {expected}, got {type(value).__name__}")
 

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-from queuert.codec.converter import BOOL, INT, KINDS, NULL, NUMBER, STRING, Converter, mismatch, shorten
+from queuert.codec.converter import BOOL, INT, KINDS, NULL, NUMBER, STRING, Converter, as_it_is, mismatch, shorten
 from queuert.codec.text import CodecError, plain_json
 
 
@@ -113,7 +113,7 @@ def _load_timedelta(data: Any) -> timedelta:
         raise CodecError(f"expected a number of seconds, got {shorten(data)}") from None
 
 
-ANY = Converter(plain_json, lambda data: data, "JSON", frozenset(KINDS.values()), plain=True)
+ANY = Converter(plain_json, as_it_is, "JSON", frozenset(KINDS.values()), plain=True)
 _NONE = _scalar(lambda value: value is None, "None", NULL)
 SCALARS: Final[dict[Any, Converter]] = {
     Any: ANY,

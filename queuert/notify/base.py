@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -66,6 +66,10 @@ class Notifier(ABC):
 
         Never raises, never waits for I/O. Duplicates are sent once.
         """
+
+    def tell(self, channel: Channel, payloads: Callable[[], Sequence[str]]) -> None:
+        """The same for many payloads of one channel, which are asked for only if somebody may want to know."""
+        self.publish(Notice(channel, payload) for payload in payloads())
 
     @abstractmethod
     def subscribe(self, callback: Callback, *, channels: Container[Channel]) -> Subscription:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from queuert.notify.base import Callback, Channel, Notice, Notifier, PerProcess, Subscription
@@ -35,6 +35,11 @@ class InProcessNotifier(Notifier):
     def publish(self, notices: Iterable[Notice]) -> None:
         self._buses.get().deliver(notices)
 
+    def tell(self, channel: Channel, payloads: Callable[[], Sequence[str]]) -> None:
+        bus = self._buses.get()
+        if bus.has_subscribers(channel):  # most chains end with nobody waiting for them
+            bus.deliver(Notice(channel, payload) for payload in payloads())
+
     def subscribe(self, callback: Callback, *, channels: Container[Channel]) -> Subscription:
         return self._buses.get().subscribe(callback, channels)
 
@@ -58,6 +63,9 @@ class _Bus:
         # Replaced, never changed: delivery reads it without the lock, so a callback may subscribe or close.
         self._subscribers: tuple[_Subscriber, ...] = ()
         self._watcher: Watcher | None = None
+
+    def has_subscribers(self, channel: Channel) -> bool:
+        return any(channel in subscriber.channels for subscriber in self._subscribers)
 
     def deliver(self, notices: Iterable[Notice]) -> None:
         if not self._subscribers:

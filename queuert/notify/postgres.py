@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from queuert.notify.base import ANYTHING, Channel, Notice, PerProcess
 from queuert.notify.in_process import Deliver, InProcessNotifier
@@ -62,6 +62,11 @@ class PostgresNotifier(InProcessNotifier):
         super().publish(distinct)
         if self._sends():
             self._senders.get().send(distinct)
+
+    def tell(self, channel: Channel, payloads: Callable[[], Sequence[str]]) -> None:
+        super().tell(channel, payloads)
+        if self._sends():
+            self._senders.get().send_all(channel, payloads())
 
     def notify_in_transaction(self, session: Session, notices: Iterable[Notice]) -> None:
         distinct = list(dict.fromkeys(notices))

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 
 from queuert.notify.base import Channel, Notice
@@ -90,17 +90,26 @@ class Sender:
 
     def send(self, notices: Iterable[Notice]) -> None:
         """Have them sent soon."""
+        by_channel: dict[Channel, list[str]] = {}
+        for channel, payload in notices:
+            by_channel.setdefault(channel, []).append(payload)
+        for channel, payloads in by_channel.items():
+            self.send_all(channel, payloads)
+
+    def send_all(self, channel: Channel, payloads: Sequence[str]) -> None:
+        """Have many of one channel sent soon."""
+        if not payloads:
+            return
         with self._lock:
-            before = len(self._waiting)
-            for channel, payload in notices:
-                payloads = self._waiting.setdefault(channel, set())
-                if payload == "" or len(payloads) >= MOST_WAITING:
+            is_new = channel not in self._waiting
+            waiting = self._waiting.setdefault(channel, set())
+            if "" not in waiting:
+                waiting.update(payloads)
+                if "" in waiting or len(waiting) > MOST_WAITING:
                     self._waiting[channel] = {""}
-                elif "" not in payloads:
-                    payloads.add(payload)
-            if self._waiting and self._thread is None:
+            if self._thread is None:
                 self._start()
-            elif len(self._waiting) > before and self._waker is not None:  # another channel may be more urgent
+            elif is_new and self._waker is not None:  # another channel may be more urgent
                 self._waker.wake()
 
     def close(self, within: float = CLOSE_WITHIN) -> None:

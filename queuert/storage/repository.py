@@ -44,18 +44,20 @@ CLAIM_WINDOW: Final = 2  # candidates looked at for each job asked for, so that 
 WIDEST_WINDOW: Final = 10_000
 
 
-class Done(NamedTuple):
-    """A job that was completed."""
+class Claim(NamedTuple):
+    """What a claim has taken, as the database tells it."""
 
-    id: str
-    chain_id: str
-    next_id: str | None
+    rows: list[Row] | str
+    worker: str
+    token: int
+    suspect: bool
 
 
 class Finished(NamedTuple):
     """What a batch of completions did."""
 
-    done: list[Done]
+    ids: set[str]
+    """The jobs that are done."""
     freed: list[Freed]
     locked: set[str]
     """Jobs that were left out: somebody else has locked their rows."""
@@ -192,7 +194,11 @@ class Repository:
 
     # Working
 
-    def claim_jobs(
+    def claim_jobs(self, session: Session, **options: Any) -> list[Job]:
+        """What `claim` takes, read at once."""
+        return self.claimed_jobs(self.claim(session, **options))
+
+    def claim(
         self,
         session: Session,
         *,
@@ -203,10 +209,11 @@ class Repository:
         suspect: bool = False,
         held: Sequence[str] = (),
         levels: Sequence[Level] = (),
-    ) -> list[Job]:
-        """Claim up to `limit` due jobs of the types in `leases`, in claim order.
+    ) -> Claim:
+        """Claim up to `limit` due jobs of the types in `leases`.
 
-        With `levels`, only those are looked at, from the time each names on.
+        With `levels`, only those are looked at, from the time each names on. What was claimed is read by `claimed_jobs`, after
+        the transaction: on SQLite others wait for its end.
         """
         types = [] if levels else [{"name": name, "lease": lease} for name, lease in leases.items()]
         known = [
@@ -231,14 +238,17 @@ class Repository:
                 limit=limit,
             )
             if self.dialect == "sqlite":
-                jobs = self._claimed(json.loads(rows[0][0]), leased_by=worker, lease_token=token, suspect=suspect)
-                break
+                return Claim(rows[0][0], worker, token, suspect)
             found = [row[2:] for row in rows if row[2] is not None]  # one row tells only how many candidates there were
-            jobs = self._claimed(found, leased_by=worker, lease_token=token, suspect=suspect)
             # Every candidate was locked by somebody else while more may be due behind them: look further.
-            if jobs or rows[0][0] < window or window >= WIDEST_WINDOW:
-                break
+            if found or rows[0][0] < window or window >= WIDEST_WINDOW:
+                return Claim(found, worker, token, suspect)
             window *= 10
+
+    def claimed_jobs(self, claim: Claim) -> list[Job]:
+        """The jobs of a claim, in claim order."""
+        rows = json.loads(claim.rows) if isinstance(claim.rows, str) else claim.rows
+        jobs = self._claimed(rows, leased_by=claim.worker, lease_token=claim.token, suspect=claim.suspect)
         jobs.sort(key=_claim_order)
         return jobs
 
@@ -267,52 +277,48 @@ class Repository:
         closing: Sequence[str] = (),
         going_on: Sequence[str] = (),
         wait: bool = True,
+        encoded: str | None = None,
     ) -> Finished:
         """Complete jobs, continue their chains, free who waited for the chains that end.
 
         On PostgreSQL the jobs `closing` and `going_on` are locked first, in this order; unless it may `wait`, items whose jobs
-        somebody else has locked are left out.
+        somebody else has locked are left out. `encoded` is what `encode_completions` makes of the items.
         """
         if len(items) == 1 and (wait or self.dialect == "sqlite"):
             return self._complete_one(session, worker, items[0])
+        encoded = self.encode_completions(items) if encoded is None else encoded
         if self.dialect == "sqlite":
-            return self._complete_many_on_sqlite(session, worker, items)
+            return self._complete_many_on_sqlite(session, worker, items, encoded)
         lists = {"closing": _dumps(closing), "going_on": _dumps(going_on)}
-        return _finished(self._run(session, "complete_jobs", worker=worker, items=_dumps(items), wait=wait, **lists))
+        return _finished(self._run(session, "complete_jobs", worker=worker, items=encoded, wait=wait, **lists))
+
+    def encode_completions(self, items: Sequence[Item]) -> str:
+        """The items as `complete_jobs` sends them: on SQLite, where others wait for its end, better done before."""
+        if self.dialect == "postgres":
+            return _dumps(items)
+        # As lists: they are written and read faster than objects.
+        names = (*_COMPLETED, *_CONTINUED) if any("next_id" in item for item in items) else _COMPLETED
+        return _dumps([[item.get(name) for name in names] for item in items])
 
     def _complete_one(self, session: Session, worker: str | None, item: Item) -> Finished:
         query = self.queries["continue_job" if "next_id" in item else "complete_job"]
         rows = session.run(query, {**_COMPLETION, **item, "worker": worker})
         if self.dialect == "postgres":
             return _finished(rows)
-        done = [Done(str(row[0]), str(row[1]), None if row[2] is None else str(row[2])) for row in rows]
-        return self._finished_on_sqlite(session, done, [str(row[1]) for row in rows if row[3]])
+        return self._finished_on_sqlite(session, {str(row[0]) for row in rows}, [str(row[1]) for row in rows if row[3]])
 
-    def _complete_many_on_sqlite(self, session: Session, worker: str | None, items: Sequence[Item]) -> Finished:
-        # As lists: they are written and read faster than objects, and only what is out of the ordinary comes back.
+    def _complete_many_on_sqlite(self, session: Session, worker: str | None, items: Sequence[Item], encoded: str) -> Finished:
         continues = any("next_id" in item for item in items)
-        names = _COMPLETED if not continues else (*_COMPLETED, *_CONTINUED)
-        rows = self._run(
-            session,
-            "complete_jobs",
-            worker=worker,
-            items=_dumps([[item.get(name) for name in names] for item in items]),
-            closing=None,
-            going_on=continues,
-            wait=None,
-        )
+        rows = self._run(session, "complete_jobs", worker=worker, items=encoded, closing=None, going_on=continues, wait=None)
+        # Only what is out of the ordinary comes back.
         special = json.loads(rows[0][0])
-        lost = {str(identity) for identity, chain_id in special if chain_id is None}
-        done = [
-            Done(str(item["id"]), str(item["chain_id"]), item.get("next_id"))  # type: ignore[arg-type]
-            for item in items
-            if item["id"] not in lost
-        ]
-        return self._finished_on_sqlite(session, done, [str(chain_id) for _, chain_id in special if chain_id is not None])
+        ids = {str(item["id"]) for item in items}
+        ids.difference_update([str(identity) for identity, chain_id in special if chain_id is None])
+        return self._finished_on_sqlite(session, ids, [str(chain_id) for _, chain_id in special if chain_id is not None])
 
-    def _finished_on_sqlite(self, session: Session, done: list[Done], awaited: Sequence[str]) -> Finished:
+    def _finished_on_sqlite(self, session: Session, ids: set[str], awaited: Sequence[str]) -> Finished:
         freed = self._run(session, "release_dependants", chain_ids=_dumps(awaited)) if awaited else []
-        return Finished(done, [Freed(str(row[0]), row[1], Status.PENDING) for row in freed], set(), False)
+        return Finished(ids, [Freed(str(row[0]), row[1], Status.PENDING) for row in freed], set(), False)
 
     def end_attempts(self, session: Session, items: Sequence[Item]) -> list[Ended]:
         rows = self._run(session, "end_attempts", items=_dumps(items))
@@ -594,10 +600,10 @@ class Repository:
 
 def _finished(rows: Iterable[Row]) -> Finished:
     """What the rows of complete_jobs say on PostgreSQL."""
-    done, freed, locked, fixed_snapshot = [], [], set(), False
-    for what, job_id, chain_id, next_id, type_name, fixed in rows:
+    done, locked, freed, fixed_snapshot = set(), set(), [], False
+    for what, job_id, _, _, type_name, fixed in rows:
         if what == "done":
-            done.append(Done(str(job_id), str(chain_id), None if next_id is None else str(next_id)))
+            done.add(str(job_id))
         elif what == "freed":
             freed.append(Freed(str(job_id), type_name, Status.PENDING))
         else:

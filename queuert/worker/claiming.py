@@ -77,8 +77,8 @@ class Claimer:
         token = secrets.randbits(63)
         started = time.monotonic()
         with self._engine.explained():
-            jobs = self._engine.database.run(
-                lambda session: repository.claim_jobs(
+            claim = self._engine.database.run(
+                lambda session: repository.claim(
                     session,
                     worker=self._worker_id,
                     token=token,
@@ -90,7 +90,7 @@ class Claimer:
                 ),
                 single=True,
             )
-        return started, jobs
+        return started, repository.claimed_jobs(claim)
 
     def _held(self, started: float, jobs: Sequence[Job]) -> list[Held]:
         find, leases = self._engine.types.get, self._leases

@@ -127,9 +127,8 @@ class _Group:
         self._chains = chains
         self._worker_id = worker_id
         self._wait = wait
-        self._ids = [ending.held.job.id for ending in endings]
+        self._endings = endings
         self._unsure = [ending.held.job.id for ending in endings if ending.unsure]
-        self._tokens = {ending.held.job.id: ending.held.job.lease_token for ending in endings}
         self._completions = [c for ending in endings if (c := ending.outcome.completion) is not None]
         self._ended = [e for ending in endings if (e := ending.outcome.ended) is not None]
         plain = not self._ended and not self._unsure and all(map(is_simple, self._completions))
@@ -137,14 +136,17 @@ class _Group:
         """Whether one statement writes all of it. On SQLite it takes several."""
         self.locked: set[str] = set()
         """Left out: somebody else has locked their rows."""
+        self._plan = chains.plan(self._completions)
 
     def work(self, session: Session) -> set[str]:
         """The ids of what was written."""
         self.locked = set()
         written = self._written_before(session)
-        completions = [c for c in self._completions if c.job.id not in written]
-        if completions:
-            result: Completed = self._chains.complete(session, self._worker_id, completions, wait=self._wait)
+        plan = self._plan
+        if written:
+            plan = self._chains.plan([c for c in self._completions if c.job.id not in written])
+        if plan.completions:
+            result: Completed = self._chains.carry_out(session, self._worker_id, plan, wait=self._wait)
             self.locked |= result.unlocked
             written |= result.ids
         ended = self._lockable(session, self._ended)
@@ -156,8 +158,8 @@ class _Group:
         # SQLite does not lose answers, and its transactions must start with a write.
         if not self._unsure or session.dialect == "sqlite":
             return set()
-        jobs = self._repository.get_jobs(session, self._unsure)
-        return {job.id for job in jobs.values() if self._is_ours(job)}
+        jobs, tokens = self._repository.get_jobs(session, self._unsure), self._tokens()
+        return {job.id for job in jobs.values() if self._is_ours(job, tokens[job.id])}
 
     def _lockable(self, session: Session, ended: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         if not ended or self._wait or session.dialect == "sqlite":
@@ -168,14 +170,17 @@ class _Group:
 
     def recover(self, session: Session) -> set[str] | None:
         """The answer to COMMIT was lost. If it went through, none of the jobs is held by us any more."""
-        jobs = self._repository.get_jobs(session, self._ids)
+        tokens = self._tokens()
+        jobs = self._repository.get_jobs(session, list(tokens))
         for job in jobs.values():
             ours = job.status is Status.RUNNING and job.leased_by == self._worker_id
-            if ours and job.lease_token == self._tokens[job.id] and job.id not in self.locked:
+            if ours and job.lease_token == tokens[job.id] and job.id not in self.locked:
                 return None
-        return set(self._ids) - self.locked
+        return set(tokens) - self.locked
 
-    def _is_ours(self, job: Job) -> bool:
+    def _tokens(self) -> dict[str, int | None]:
+        return {ending.held.job.id: ending.held.job.lease_token for ending in self._endings}
+
+    def _is_ours(self, job: Job, token: int | None) -> bool:
         """Completed by this very attempt."""
-        mine = job.completed_by == self._worker_id and job.lease_token == self._tokens[job.id]
-        return job.status is Status.COMPLETED and mine
+        return job.status is Status.COMPLETED and job.completed_by == self._worker_id and job.lease_token == token
