@@ -12,6 +12,7 @@ from support import eventually
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
 from queuert.storage.repository import Level, Repository
+from queuert.worker.dispatcher import CLAIM_SIZE
 
 FOREVER = 3600
 

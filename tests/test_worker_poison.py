@@ -212,13 +212,13 @@ def test_many_suspects_are_through_soon(app: Queuert) -> None:
 
 def test_a_turn_lasts_until_the_result_is_written(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     written, started = threading.Event(), threading.Semaphore(0)
-    complete = Chains.complete
+    complete = Chains.carry_out
 
     def waiting(self: Chains, *args: Any, **kwargs: Any) -> Any:
         assert written.wait(20)
         return complete(self, *args, **kwargs)
 
-    monkeypatch.setattr(Chains, "complete", waiting)
+    monkeypatch.setattr(Chains, "carry_out", waiting)
     app.job("job")(lambda job: started.release())
     chains = [app.start_chain("job") for _ in range(2)]
     with app.transaction() as tx:
