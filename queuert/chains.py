@@ -195,7 +195,7 @@ class Chains:
         closing: set[str] = set()
         going_on: set[str] = set()
         continuing = [c for c in completions if c.next is not None]
-        if session.dialect == "postgres":  # SQLite has nothing to lock
+        if session.dialect == "postgres" and (continuing or len(completions) > 1 or not wait):  # what is one locks by itself
             for c in completions:
                 (closing if c.next is None else going_on).update((c.job.id, c.job.chain_id))
             going_on -= closing

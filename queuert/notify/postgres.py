@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from queuert.notify.base import ANYTHING, Channel, Notice, PerProcess
 from queuert.notify.in_process import Deliver, InProcessNotifier
 from queuert.notify.postgres_link import Connect, Link, Waker
-from queuert.notify.postgres_sender import Sender, items, notify_query, notify_sql
+from queuert.notify.postgres_sender import SEPARATOR, Sender, items, notify_query, notify_sql
 from queuert.notify.watcher import Watcher
 from queuert.storage.base import Session
 
@@ -147,7 +147,7 @@ class _Listener(Watcher):
             payload = notification.extra.decode("utf-8", "replace")
             # What our own sender sent was delivered when it was published.
             if payload != PING and notification.be_pid != own:
-                notices.append(Notice(channel, payload))
+                notices += [Notice(channel, part) for part in payload.split(SEPARATOR)]
         return notices
 
     def _deadline(self, seconds: float) -> Callable[[], float]:

@@ -50,8 +50,8 @@ class Session(Protocol):
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo what happened inside on an exception, and leave the transaction usable."""
 
-    def last(self) -> AbstractContextManager[None]:
-        """Inside, the query that completes one job is the last one of the transaction: it may carry the COMMIT along."""
+    def ends_with_next(self) -> None:
+        """The next query that completes one job is the last one of the transaction: it may carry the COMMIT along."""
 
     def pipeline(self) -> AbstractContextManager[None]:
         """Send what is run inside without waiting for each answer, where the driver can; results inside still come back."""

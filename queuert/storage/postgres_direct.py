@@ -252,11 +252,15 @@ def _dump(value: object) -> bytes | None:
 
 
 def _rows(result: pq.abc.PGresult) -> list[Row]:
+    get, type_of = result.get_value, result.ftype
     columns = range(result.nfields)
-    loads = [_LOADS.get(result.ftype(column), bytes.decode) for column in columns]
-    get = result.get_value
     return [
-        tuple([None if (value := get(row, column)) is None else loads[column](value) for column in columns])
+        tuple(
+            [
+                None if (value := get(row, column)) is None else _LOADS.get(type_of(column), bytes.decode)(value)
+                for column in columns
+            ]
+        )
         for row in range(result.ntuples)
     ]
 

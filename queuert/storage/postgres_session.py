@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -107,8 +107,8 @@ class PostgresSession:
     def _run_directly(self, conn: OwnConnection, query: Query, params: Params) -> list[Row]:
         return conn.run_query(query.parts[0], params)
 
-    def last(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    def ends_with_next(self) -> None:
+        pass
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -163,19 +163,15 @@ class BlockSession(PostgresSession):
         self._check_open()
         return super().run(query, params)
 
-    @contextmanager
-    def last(self) -> Iterator[None]:
+    def ends_with_next(self) -> None:
         # A forked child must not commit, and neither what user code has left open inside.
         self._is_last = CAN_PIPELINE and os.getpid() == self._pid and not open_inside(self.raw)
-        try:
-            yield
-        finally:
-            self._is_last = False
 
     def _run_directly(self, conn: OwnConnection, query: Query, params: Params) -> list[Row]:
         open_ = conn.pgconn.transaction_status == pq.TransactionStatus.INTRANS
         if not (self._is_last and open_ and query.name in COMPLETING):
             return super()._run_directly(conn, query, params)
+        self._is_last = False
         try:
             rows = conn.run_query(query.parts[0], {**params, "strict": True}, commit=True)
         except psycopg.Error as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timezone
+from functools import lru_cache
 
 import psycopg
 
 
+@lru_cache(maxsize=1024)  # the times of a job are often the same, and so are those of jobs that were claimed together
 def load_timestamp(text: str) -> datetime:
     """timestamptz as an aware datetime in UTC, whatever the connection's time zone."""
     try:

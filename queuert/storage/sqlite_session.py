@@ -71,8 +71,8 @@ class SqliteSession:
                 raise
             self._statement(f"RELEASE {SAVEPOINT}")
 
-    def last(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def ends_with_next(self) -> None:
+        pass
 
     def pipeline(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -17,11 +17,13 @@ from __future__ import annotations
 import functools
 import logging
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import TracebackType
 from typing import Any, NoReturn
 
 from queuert import observing
@@ -225,8 +227,9 @@ class AttemptRun:
         self._failed_by_database = True  # if anything does: the handler's part is over
         try:
             try:
-                with session.last() if is_simple(completion) else nullcontext():
-                    done = self._chains.complete(session, self._worker_id, [completion])
+                if is_simple(completion):
+                    session.ends_with_next()
+                done = self._chains.complete(session, self._worker_id, [completion])
                 if not done.ids:
                     raise JobTakenByAnotherWorkerError(self.job.id, self._find_reason(session) or "taken_by_another_worker")
             except BaseException as error:
@@ -359,7 +362,7 @@ class AttemptRun:
             raise QueuertError("prepare() must come before complete().")
         with self._watched(self._open_block()) as session:
             with ExitStack() as stack:
-                yield self._enter(stack, "around_prepare", session)
+                yield self.enter(stack, "around_prepare", session)
             # The lease is checked under the row's lock, so that a worker that lost it cannot commit here either.
             self._engine.repository.lock_jobs(session, [self.job.id])
             reason = self._find_reason(session)
@@ -387,8 +390,10 @@ class AttemptRun:
             self._failed_by_database |= not inside
             raise
 
-    @contextmanager
-    def complete(self) -> Iterator[Any]:
+    def complete(self) -> AbstractContextManager[Any]:
+        return _Completing(self)
+
+    def open_completion(self) -> Session:
         if self._session is not None:
             raise QueuertError("complete() can be used once in an attempt.")
         self.signal_if_lost()
@@ -399,13 +404,12 @@ class AttemptRun:
             self._failed_by_database = True
             raise
         self._block = block
-        try:
-            with ExitStack() as stack:
-                yield self._enter(stack, "around_complete", session)
-        except BaseException as error:
-            self._spoiled = error
-            self._roll_back(error)
-            raise
+        return session
+
+    def spoil(self, error: BaseException) -> None:
+        """The block of `complete()` was left with an error: whatever the handler does now, it is undone."""
+        self._spoiled = error
+        self._roll_back(error)
 
     def signal_if_lost(self) -> None:
         """A handler that was told that its job is gone need not begin to write."""
@@ -413,9 +417,11 @@ class AttemptRun:
         if reason is not None and reason not in ("timeout", "stopping"):
             raise JobTakenByAnotherWorkerError(self.job.id, reason)
 
-    def _enter(self, stack: ExitStack, name: str, session: Session) -> Any:
+    def enter(self, stack: ExitStack, name: str, session: Session) -> Any:
         """Enter the middlewares around a block; the connection for the handler."""
         conn = stack.enter_context(self._engine.database.lend(session))
+        if not self._middleware:
+            return conn
         for layer in self._middleware:
             around = getattr(layer, name, None)
             if around is not None:
@@ -484,6 +490,34 @@ class AttemptRun:
             self._closed_by_handler = True
         else:
             self._failed_by_database |= conn.closed or conn.info.transaction_status.name in ("INERROR", "UNKNOWN")
+
+
+class _Completing:
+    """The block of `complete()`. Not a generator, which costs twice as much: every job may come through here."""
+
+    __slots__ = ("_attempt", "_stack")
+
+    def __init__(self, attempt: AttemptRun) -> None:
+        self._attempt = attempt
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Any:
+        session = self._attempt.open_completion()
+        try:
+            return self._attempt.enter(self._stack, "around_complete", session)
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        try:
+            swallowed = bool(self._stack.__exit__(kind, error, traceback))
+        except BaseException as raised:
+            self._attempt.spoil(raised)
+            raise
+        if error is not None and not swallowed:
+            self._attempt.spoil(error)
+        return swallowed
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
