@@ -733,3 +733,14 @@ def test_a_forked_child_connects_by_itself_and_leaves_its_parent_alone(make: Mak
 def test_a_channel_name_that_postgres_would_cut_is_refused() -> None:
     with pytest.raises(ValueError, match="longer than 63 bytes"):
         PostgresNotifier(lambda: psycopg.connect(""), "p" * 60)
+
+
+def test_many_payloads_travel_several_in_one_and_none_is_too_long() -> None:
+    few, many = [str(n) for n in range(sending.BUNDLE_FROM - 1)], [f"größe-{n:036}" for n in range(1_000)]
+    assert sorted(sending.bundled(few)) == sorted(few)
+    bundles = sending.bundled(many)
+    assert 5 < len(bundles) < 20
+    assert all(len(bundle.encode()) <= sending.LONGEST_PAYLOAD for bundle in bundles)
+    assert sorted(part for bundle in bundles for part in bundle.split(sending.SEPARATOR)) == sorted(many)
+    too_long = ["x" * 20_000, *many[:20]]
+    assert "x" * 20_000 in sending.bundled(too_long)

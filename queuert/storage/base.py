@@ -41,11 +41,13 @@ class Session(Protocol):
     dialect: str
     raw: Any
     """The driver's connection: `sqlite3.Connection` or `psycopg.Connection`."""
+    changed: int
+    """Rows that the last query changed, if it was one statement; told on SQLite only."""
     hooks: Hooks | None
     """Effects that wait for the commit; None on a user's connection without `app.hooks()`: nobody tells us of its commit."""
 
     def run(self, query: Query, params: Params) -> list[Row]:
-        """Run a query; the rows of its last statement. Errors of the driver pass through untranslated."""
+        """Run a query; the rows of its last statement that gives any. Errors of the driver pass through untranslated."""
 
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo what happened inside on an exception, and leave the transaction usable."""

@@ -83,6 +83,7 @@ class PostgresSession:
     """A connection on which named queries run: in a transaction, or one statement at a time."""
 
     dialect = "postgres"
+    changed = 0
 
     def __init__(self, raw: Connection, hooks: Hooks | None = None) -> None:
         self.raw = raw

@@ -26,6 +26,7 @@ _TIMES: Final = tuple(index for index, name in enumerate(JOB_COLUMNS) if name in
 _STATUS_AT: Final = JOB_COLUMNS.index("status")
 _SUSPECT_AT: Final = JOB_COLUMNS.index("suspect")
 _IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "continued_to"))
+_CLAIMED_ID: Final = CLAIMED_COLUMNS.index("id")
 _CLAIMED_TIMES: Final = tuple(name for name in CLAIMED_COLUMNS if name in _TIME_NAMES)
 
 _JUST_CLAIMED: Final = {**dict.fromkeys(JOB_COLUMNS), "status": Status.RUNNING, "open_blockers": 0}
@@ -51,6 +52,8 @@ class Claim(NamedTuple):
     worker: str
     token: int
     suspect: bool
+    only: set[Any] | None = None
+    """The ids of those that it has really taken, where not all of the rows were."""
 
 
 class Finished(NamedTuple):
@@ -216,13 +219,14 @@ class Repository:
         the transaction: on SQLite others wait for its end.
         """
         types = [] if levels else [{"name": name, "lease": lease} for name, lease in leases.items()]
+        if self.dialect == "sqlite":  # it has no dead rows to step over, and looks for itself
+            types = types or [{"name": name, "lease": lease} for name, lease in leases.items()]
+            return self._claim_on_sqlite(session, worker, token, types, limit, suspect, held)
         known = [
             {"type_name": name, "priority": priority, "since": iso(since), "lease": leases[name]}
             for name, priority, since in levels
             if name in leases
         ]
-        if self.dialect == "sqlite":  # it has no dead rows to step over, and looks for itself
-            types, known = [{"name": name, "lease": lease} for name, lease in leases.items()], []
         window = limit * CLAIM_WINDOW + len(held)
         while True:
             rows = self._run(
@@ -237,17 +241,30 @@ class Repository:
                 window=window,
                 limit=limit,
             )
-            if self.dialect == "sqlite":
-                return Claim(rows[0][0], worker, token, suspect)
             found = [row[2:] for row in rows if row[2] is not None]  # one row tells only how many candidates there were
             # Every candidate was locked by somebody else while more may be due behind them: look further.
             if found or rows[0][0] < window or window >= WIDEST_WINDOW:
                 return Claim(found, worker, token, suspect)
             window *= 10
 
+    def _claim_on_sqlite(
+        self, session: Session, worker: str, token: int, types: list[Any], limit: int, suspect: bool, held: Sequence[str]
+    ) -> Claim:
+        found = self._run(session, "find_due", types=_dumps(types), suspect=suspect, held=_dumps(held), limit=limit)
+        won, now, jobs, number = found[0]
+        if not number:  # a claim that finds nothing writes nothing
+            return Claim("[]", worker, token, suspect)
+        self._run(session, "take_due", worker=worker, token=token, won=won, now=now)
+        only = None
+        if session.changed < number:  # another process was there between the two
+            only = {row[0] for row in self._run(session, "taken_ids", worker=worker, token=token, won=won)}
+        return Claim(jobs, worker, token, suspect, only)
+
     def claimed_jobs(self, claim: Claim) -> list[Job]:
         """The jobs of a claim, in claim order."""
         rows = json.loads(claim.rows) if isinstance(claim.rows, str) else claim.rows
+        if claim.only is not None:
+            rows = [row for row in rows if row[_CLAIMED_ID] in claim.only]
         jobs = self._claimed(rows, leased_by=claim.worker, lease_token=claim.token, suspect=claim.suspect)
         jobs.sort(key=_claim_order)
         return jobs

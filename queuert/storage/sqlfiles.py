@@ -61,6 +61,13 @@ DIRECTIONS: Final = {
     "desc": {"direction": "DESC", "beyond": "<", "edge": "'infinity'"},
 }
 
+# What a claim on SQLite is going to change in the jobs that it has found.
+_DUE: Final = {
+    "attempt": "j.attempt + 1",
+    "last_attempt_at": "(strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z')",
+    "leased_until": "won.until",
+}
+
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"(?:character varying|[A-Za-z_][A-Za-z0-9_]*)(?:\(\d+\))?")
 _HEADER_LINE = re.compile(r"--[ \t]*(?:(name|params|nothing)[ \t]*:)?[ \t]*(.*)")
@@ -148,6 +155,7 @@ class Names:
             "job_columns": ", ".join(JOB_COLUMNS),
             "j_columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
             "claimed_columns": ", ".join(_claimed(column, postgres) for column in CLAIMED_COLUMNS),
+            "due_columns": ", ".join(_DUE.get(column, _claimed(column, postgres)) for column in CLAIMED_COLUMNS),
             "chain_columns": ", ".join(CHAIN_COLUMNS),
         }
 

@@ -31,6 +31,8 @@ class SqliteSession:
     def __init__(self, raw: sqlite3.Connection, hooks: Hooks | None = None, *, mutex: threading.Lock | None = None) -> None:
         self.raw = raw
         self.hooks = hooks
+        self.changed = 0
+        """Rows that the last query changed, if it was one statement."""
         self._mutex = mutex
         """For readers that share a connection: the module may hand two threads the same prepared statement."""
 
@@ -44,17 +46,14 @@ class SqliteSession:
         # Not raw.cursor(): that would have the user's row factory.
         cursor = sqlite3.Cursor(self.raw)
         if len(query.parts) == 1:
-            return cursor.execute(query.parts[0], params).fetchall()
-        rows: list[Row] = []
-        returned: list[Row] = []
+            rows = cursor.execute(query.parts[0], params).fetchall()
+            self.changed = cursor.rowcount
+            return rows
+        rows = []
         for part, uses_returned in zip(query.parts, query.uses_returned, strict=True):
-            if uses_returned:
-                cursor.execute(part, {**params, "returned": json.dumps(returned)})
-            else:
-                cursor.execute(part, params)
-            rows = cursor.fetchall()
+            cursor.execute(part, {**params, "returned": json.dumps(rows)} if uses_returned else params)
             if cursor.description is not None:
-                returned = rows
+                rows = cursor.fetchall()
         return rows
 
     @contextmanager

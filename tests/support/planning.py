@@ -144,18 +144,19 @@ class SqlitePlans:
     def __init__(self, raw: sqlite3.Connection) -> None:
         self.raw = raw
         self.cost = Cost()
+        self.changed = 0
 
     def run(self, query: Query, params: Params) -> list[Row]:
         rows: list[Row] = []
-        returned: list[Row] = []
         for part in query.parts:
-            given = {**params, "returned": json.dumps(returned)} if ":returned" in part else dict(params)
+            given = {**params, "returned": json.dumps(rows)} if ":returned" in part else dict(params)
             self._explain(part, given)
             with self._counting():
                 cursor = self.raw.execute(part, given)
-                rows = cursor.fetchall()
+                found = cursor.fetchall()
+            self.changed = cursor.rowcount
             if cursor.description is not None:
-                returned = rows
+                rows = found
         return rows
 
     def savepoint(self) -> Any:

@@ -99,6 +99,18 @@ SELECT (SELECT count(*) FROM candidate), (SELECT count(*) FROM fast), j.*
 FROM (VALUES (1)) one
 LEFT JOIN claimed j ON true;
 
+-- name: find_due
+-- params: types, suspect, held, limit
+-- nothing: claim_jobs finds and takes
+
+-- name: take_due
+-- params: worker, token, won, now
+-- nothing: claim_jobs finds and takes
+
+-- name: taken_ids
+-- params: worker, token, won
+-- nothing: claim_jobs tells what it took
+
 -- name: next_due
 -- params: types
 -- Seconds until the earliest pending job of these types is due; no row where there is none.

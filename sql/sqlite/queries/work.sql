@@ -1,11 +1,18 @@
 -- name: claim_jobs
 -- params: worker, token, types, levels, suspect, held, window, limit
--- Take due jobs for a worker: the highest priority first, then the longest due.
+-- nothing: find_due and take_due do it
+
+-- name: find_due
+-- params: types, suspect, held, limit
+-- Due jobs: the highest priority first, then the longest due. What take_due needs to take them, the time, and the jobs as they
+-- will be then.
 -- The (type, priority) pairs that have pending jobs are found by jumping from one to the next, so that future jobs of a high
--- priority are not walked through to reach due ones of a low. `levels` and `window` matter on PostgreSQL only.
+-- priority are not walked through to reach due ones of a low.
 -- All rows come in one JSON array: the driver gives up Python's lock for every row that it fetches, and while other threads
 -- run it takes longer to get it back than to claim the job.
-SELECT json_group_array(json_array(won.number, won.until, {now}))
+SELECT
+    json_group_array(json_array(won.number, won.until, j.attempt)), {now},
+    json_group_array(json_array({due_columns})), count(*)
 FROM (
     WITH RECURSIVE found (type_name, until, priority) AS (
         SELECT
@@ -47,23 +54,34 @@ FROM (
         ORDER BY j.scheduled_at
         LIMIT :limit
     )
-      AND :levels IS NOT NULL AND :window IS NOT NULL
     ORDER BY found.priority DESC, c.scheduled_at
     LIMIT :limit
-) won;
+) won
+CROSS JOIN {job} j ON j.rowid = won.number;
+
+-- name: take_due
+-- params: worker, token, won, now
+-- Claim what find_due has found, except what another process has changed since. Two statements that commit by themselves let
+-- other threads in less often than a transaction would.
 UPDATE {job}
 SET status = 'running',
     attempt = attempt + 1,
-    last_attempt_at = json_extract(won.value, '$[2]'),
+    last_attempt_at = :now,
     leased_by = :worker,
     lease_token = :token,
     leased_until = json_extract(won.value, '$[1]'),
     heartbeat_at = NULL
-FROM json_each(json_extract(:returned, '$[0][0]')) won
-WHERE {job}.rowid = json_extract(won.value, '$[0]');
-SELECT json_group_array(json_array({claimed_columns}))
-FROM json_each(json_extract(:returned, '$[0][0]')) won
-CROSS JOIN {job} j ON j.rowid = json_extract(won.value, '$[0]');
+FROM json_each(:won) won
+WHERE {job}.rowid = json_extract(won.value, '$[0]')
+  AND status = 'pending' AND attempt = json_extract(won.value, '$[2]') AND scheduled_at <= :now;
+
+-- name: taken_ids
+-- params: worker, token, won
+-- Which of them were claimed, where not all of them were.
+SELECT j.id
+FROM json_each(:won) won
+CROSS JOIN {job} j ON j.rowid = json_extract(won.value, '$[0]')
+WHERE j.status = 'running' AND j.leased_by = :worker AND j.lease_token = :token;
 
 -- name: next_due
 -- params: types
@@ -247,7 +265,6 @@ WHERE id = item.job_id
       (status = 'running' AND leased_by = :worker AND lease_token = item.token)
       OR (item.token IS NULL AND status IN ('pending', 'running'))
   );
-SELECT json_extract(:returned, '$[0][0]');
 
 -- name: complete_job
 -- params: worker, id, chain_id, token, output, outcome, holder, waited, strict
