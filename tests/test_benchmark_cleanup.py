@@ -22,7 +22,7 @@ def test_claims_beside_a_cleanup_and_statistics_are_measured(
     from benchmarks import cleanup
     from benchmarks.harness import Options, Stores
 
-    small = {"FEW_CHAINS": 2_000, "COMPLETED": (100, 300, 300), "LIVE": 10, "TIMES": 3, "BACKLOG": 10_000}
+    small = {"FEW_CHAINS": 2_000, "COMPLETED": (100, 300, 300), "LIVE": 10, "TIMES": 3, "BACKLOG": 40_000}
     for name, value in {**small, "WITHOUT": 0.3, "WITH": 0.6}.items():
         monkeypatch.setattr(cleanup, name, value)
     options = Options(1, (dialect,), True, postgres_url, False)

@@ -247,12 +247,14 @@ def test_parts_run_in_order_and_see_what_was_returned(database: SqliteDatabase) 
         ),
     )
     nothing = Query("nothing", ())
-    no_rows = Query("no_rows", ("DELETE FROM note", "SELECT :returned", "DELETE FROM child"))
+    no_rows = Query("no_rows", ("DELETE FROM note", "DELETE FROM child"))
+    rows_before = Query("rows_before", ("SELECT :a", "DELETE FROM child"))
     with database.block() as session:
         assert session.run(query, {"a": "x", "b": "y"}) == [("x", "x"), ("y", "x")]
         assert session.run(TEXTS, {}) == [("x!",), ("y!",)]
         assert session.run(nothing, {}) == []
         assert session.run(no_rows, {}) == []
+        assert session.run(rows_before, {"a": 1}) == [(1,)]
         assert session.run(Query("q", ("DELETE FROM note", "SELECT :returned")), {}) == [("[]",)]
 
 

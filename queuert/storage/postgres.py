@@ -22,6 +22,7 @@ import select
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -319,6 +320,8 @@ class PostgresDatabase(Database):
             name="queuert-pool",
             open=False,
         )
+        if type(getattr(pool, "_pool", None)) is deque:
+            pool._pool = _Stack()
         pool.open()
         _pools[pool] = os.getpid()
         return pool
@@ -380,6 +383,16 @@ class PostgresDatabase(Database):
             return (pool,)
         self._inherited = self._inherited or not pool.closed
         return ()
+
+
+class _Stack(deque[Any]):
+    """The idle connections of a pool, the one that was used last in front.
+
+    psycopg_pool takes turns: after a burst a worker that has little to do would come to each of many connections for the
+    first time, and the server would plan everything anew.
+    """
+
+    append = deque.appendleft
 
 
 class _Borrowed:

@@ -240,15 +240,14 @@ def stay_in_the_library(app: Queuert, marks: Marks, point: str) -> None:
             marks, point, endings[0].held.job.id
         )
     elif point in ("committed", "written"):
-        publish = app._engine.notifier.publish
+        tell = app._engine.notifier.tell
 
-        def publish_and_stay(notices: Any) -> None:
-            for notice in notices:
-                if notice.channel is Channel.CHAIN_CLOSED:
-                    stay(marks, point, notice.payload)
-            publish(notices)
+        def tell_and_stay(channel: Channel, payloads: Any) -> None:
+            if channel is Channel.CHAIN_CLOSED:
+                stay(marks, point, payloads()[0])
+            tell(channel, payloads)
 
-        app._engine.notifier.publish = publish_and_stay  # type: ignore[method-assign]
+        app._engine.notifier.tell = tell_and_stay  # type: ignore[method-assign]
 
 
 def main(options: dict[str, Any]) -> int:
