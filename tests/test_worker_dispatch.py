@@ -222,3 +222,33 @@ def test_a_hint_does_not_hide_a_higher_priority(pg_url: str) -> None:
             app.start_chain("job", "urgent", priority=10)
             assert urgent.wait(3)
             assert len(order) < 6000
+
+
+@pytest.mark.parametrize("claimed", [True, False], ids=["it had claimed", "it had not"])
+def test_a_claim_whose_answer_is_lost_costs_no_attempt(pg_url: str, claimed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is long: if nobody remembered the claim, its jobs would wait for the end of it."""
+    import psycopg
+
+    from queuert.storage.postgres_session import PostgresSession
+
+    run, lost = PostgresSession.run, threading.Event()
+
+    def losing(self: PostgresSession, query: Any, params: Any) -> Any:
+        if query.name != "claim_jobs" or lost.is_set() or not waiting.is_set():
+            return run(self, query, params)
+        lost.set()
+        if claimed:
+            run(self, query, params)
+        self.raw.pgconn.finish()
+        raise psycopg.OperationalError("the connection is lost")
+
+    with Queuert(pg_url) as app:
+        waiting = threading.Event()
+        app.job("job", max_attempts=1)(lambda job: job.attempt)
+        chains = app.start_chains([NewChain("job") for _ in range(5)])
+        waiting.set()
+        monkeypatch.setattr(PostgresSession, "run", losing)
+        with app.worker():
+            assert {app.wait_for(chain, timeout=20).output for chain in chains} == {1}
+        assert lost.is_set()
+        assert all(app.attempts(chain.id)[0].outcome == "succeeded" for chain in chains)

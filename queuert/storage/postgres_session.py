@@ -98,9 +98,7 @@ class PostgresSession:
         cursor = _Cursor(self.raw, row_factory=tuple_row)
         text = query.parts[0]
         numbered = statement(text)
-        # Ours are few and come again: prepared at once on our own connections, and on a user's as psycopg sees fit.
-        prepare = True if isinstance(self.raw, OwnConnection) else None
-        cursor.execute(numbered.text, [params[name] for name in numbered.params], prepare=prepare)
+        cursor.execute(numbered.text, [params[name] for name in numbered.params])
         if cursor.pgresult is None:  # in a pipeline: the answer is still under way
             if _RETURNS_NOTHING.match(text):
                 return []

@@ -260,6 +260,10 @@ class Repository:
             only = {row[0] for row in self._run(session, "taken_ids", worker=worker, token=token, won=won)}
         return Claim(jobs, worker, token, suspect, only)
 
+    def claimed_with(self, session: Session, worker: str, token: int) -> Claim:
+        """What a claim has taken whose answer was lost."""
+        return Claim(self._run(session, "claimed_with", worker=worker, token=token), worker, token, False)
+
     def claimed_jobs(self, claim: Claim) -> list[Job]:
         """The jobs of a claim, in claim order."""
         rows = json.loads(claim.rows) if isinstance(claim.rows, str) else claim.rows

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from queuert.engine import Engine
@@ -42,6 +43,8 @@ class Claimer:
         self._durations: dict[str, float] = {}
         self._levels: list[Level] = []
         self._hinted_at = 0.0
+        self._unsure: tuple[int, float] | None = None
+        """Token and start of a claim of which no answer came."""
         self._most = max(1, MOST_BYTES // engine.settings.max_payload_bytes)
 
     @property
@@ -61,12 +64,19 @@ class Claimer:
         leases = self.types
         if not leases:
             return []
+        if self._unsure is not None and not suspect and (found := self._recover(*self._unsure)):
+            return found
         limit = min(limit, self._most)
         levels = [] if suspect else self._hint()
         claimed = self._claim(limit, suspect, running, levels)
         if levels and len(claimed[1]) < limit:
             self._levels = []
-            more = self._claim(limit - len(claimed[1]), suspect, running, [])
+            try:
+                more = self._claim(limit - len(claimed[1]), suspect, running, [])
+            except Exception as error:
+                if not claimed[1] or not self._engine.database.is_transient(error):
+                    raise
+                return self._held(*claimed)  # these are ours, whatever the database does now
             return self._held(*claimed) + self._held(*more)
         if not suspect and self._engine.database.dialect == "postgres":
             self._remember(claimed[1], full=len(claimed[1]) == limit)
@@ -76,7 +86,7 @@ class Claimer:
         repository = self._engine.repository
         token = secrets.randbits(63)
         started = time.monotonic()
-        with self._engine.explained():
+        with self._engine.explained(), self._noting(token, started, suspect):
             claim = self._engine.database.run(
                 lambda session: repository.claim(
                     session,
@@ -91,6 +101,24 @@ class Claimer:
                 single=True,
             )
         return started, repository.claimed_jobs(claim)
+
+    @contextmanager
+    def _noting(self, token: int, started: float, suspect: bool) -> Iterator[None]:
+        """Remember a claim that ends with the connection: it may have been made, and then nobody else knows of it."""
+        database = self._engine.database
+        try:
+            yield
+        except Exception as error:
+            if database.dialect == "postgres" and not suspect and database.is_transient(error):
+                self._unsure = (token, started)
+            raise
+
+    def _recover(self, token: int, started: float) -> list[Held]:
+        """What was claimed when the answer was lost."""
+        with self._engine.database.read() as session:
+            claim = self._engine.repository.claimed_with(session, self._worker_id, token)
+        self._unsure = None
+        return self._held(started, self._engine.repository.claimed_jobs(claim))
 
     def _held(self, started: float, jobs: Sequence[Job]) -> list[Held]:
         find, leases = self._engine.types.get, self._leases

@@ -6,6 +6,7 @@ No attempt is used up by an outage, so the jobs here have only one.
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -72,10 +73,11 @@ def server() -> Iterator[OwnServer]:
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_postgres_is_stopped_and_started_again(server: OwnServer, make_fleet: MakeFleet, mode: Any) -> None:
+    name = f"stopped_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(server.url, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE stopped_{mode}")
-    url = server.url.replace("/postgres?", f"/stopped_{mode}?")
-    assert mode in url
+        conn.execute(f"CREATE DATABASE {name}")
+    url = server.url.replace("/postgres?", f"/{name}?")
+    assert name in url
     with Queuert(url) as client:
         prepare(client)
         fleet = make_fleet(url, worker=WORKER, types={**ONE_ATTEMPT, "lease": 2})

@@ -99,6 +99,13 @@ SELECT (SELECT count(*) FROM candidate), (SELECT count(*) FROM fast), j.*
 FROM (VALUES (1)) one
 LEFT JOIN claimed j ON true;
 
+-- name: claimed_with
+-- params: worker, token
+-- What was claimed with a token, for a claim whose answer was lost. Few jobs run at a time.
+SELECT {claimed_columns}
+FROM {job} j
+WHERE j.status = 'running' AND j.leased_by = :worker AND j.lease_token = :token;
+
 -- name: find_due
 -- params: types, suspect, held, limit
 -- nothing: claim_jobs finds and takes

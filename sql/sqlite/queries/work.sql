@@ -2,6 +2,10 @@
 -- params: worker, token, types, levels, suspect, held, window, limit
 -- nothing: find_due and take_due do it
 
+-- name: claimed_with
+-- params: worker, token
+-- nothing: answers of SQLite do not get lost
+
 -- name: find_due
 -- params: types, suspect, held, limit
 -- Due jobs: the highest priority first, then the longest due. What take_due needs to take them, the time, and the jobs as they
