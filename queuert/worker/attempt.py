@@ -112,10 +112,13 @@ class AttemptRun:
         """Run the handler; never raises an `Exception`."""
         observing.attempt_started(self.job, self._worker_id)
         observer = self._engine.observer
-        if observer is None:
-            return self._run_surrounded()
-        with observer.attempt(self.job, self._worker_id) as self._observed:
-            return self._run_surrounded()
+        try:
+            if observer is None:
+                return self._run_surrounded()
+            with observer.attempt(self.job, self._worker_id) as self._observed:
+                return self._run_surrounded()
+        finally:
+            self._running = None  # which knows the attempt: a circle for each job would keep the garbage collector busy
 
     def _run_surrounded(self) -> Outcome:
         outcome: Outcome | None = None
