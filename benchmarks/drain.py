@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.bare import bare
 from benchmarks.harness import PAYLOAD, RATIO_COLUMNS, Contender, Options, Store, Stores, Table, progress, race, run
+from benchmarks.peers.base import handled
 from queuert import Queuert, RunningJob
 
 CONCURRENCY = 10
@@ -39,10 +40,11 @@ OPEN = "FROM queuert_job WHERE type_name IN ({}) AND status IN ('blocked', 'pend
 def define_types(app: Queuert, dialect: str) -> None:
     @app.job("plain")
     def plain(job: RunningJob[dict[str, Any]]) -> None:
-        return None
+        handled.hit()
 
     @app.job("writing")
     def writing(job: RunningJob[dict[str, Any]]) -> None:
+        handled.hit()
         with job.complete() as tx:
             tx.execute(EFFECT[dialect], (job.id, "done"))
 
@@ -50,23 +52,27 @@ def define_types(app: Queuert, dialect: str) -> None:
 class Draining:
     """A worker of the library, from its start until no job of some types is open, or the time is over."""
 
-    def __init__(self, store: Store, types: Sequence[str], concurrency: int = CONCURRENCY) -> None:
+    def __init__(self, store: Store, types: Sequence[str], *, counted: bool = True) -> None:
+        """`counted` says that the handlers count, so that the database is not asked before all of them have begun."""
         self._store = store
         self._types = list(types)
-        self._concurrency = concurrency
+        self._counted = counted
         self._open = OPEN.format(", ".join(f"'{name}'" for name in types))
         self._watcher = store.connect()
 
     def run(self) -> int:
         """How many jobs are done."""
         before = self.count_open()
-        self._worker = self._store.app.worker(concurrency=self._concurrency, types=self._types)
+        handled.reset()
+        self._worker = self._store.app.worker(concurrency=CONCURRENCY, types=self._types)
         self._worker.start()
-        return before - self.wait()
-
-    def wait(self) -> int:
-        """How many jobs are left."""
         deadline = time.monotonic() + SECONDS
+        while self._counted and handled.count < before and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return before - self.wait(deadline)
+
+    def wait(self, deadline: float) -> int:
+        """How many jobs are left."""
         while self._watcher.execute(f"SELECT 1 {self._open} LIMIT 1").fetchone():
             if time.monotonic() > deadline:
                 return self.count_open()

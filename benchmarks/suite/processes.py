@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Iterator
 from multiprocessing.context import SpawnContext
 from typing import Any
 
 from benchmarks.bare import bare
-from benchmarks.drain import Draining, define_types, fill
+from benchmarks.drain import SECONDS, Draining, define_types, fill
 from benchmarks.harness import Contender, Store, Table, progress, race
 from benchmarks.suite.context import Context
 from benchmarks.suite.lines import NAMES
@@ -57,7 +58,7 @@ class Crew:
 
     def run(self) -> int:
         self._go.set()
-        return self._before - self._draining.wait()
+        return self._before - self._draining.wait(time.monotonic() + SECONDS)
 
     def finish(self) -> None:
         self._stop.set()
