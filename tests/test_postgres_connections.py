@@ -29,7 +29,7 @@ from support.proxy import Proxy
 from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.postgres import PostgresDatabase
+from queuert.storage.postgres import PostgresDatabase, _is_alive
 from queuert.storage.sqlfiles import Query
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s) RETURNING text",))
@@ -716,6 +716,104 @@ def test_close_is_idempotent_ends_all_threads_and_a_later_call_opens_again(url: 
     database.close()
 
 
+PID = Query("pid", ("SELECT pg_backend_pid(), current_setting('plan_cache_mode'), current_setting('enable_seqscan')",))
+
+
+def _pids(database: PostgresDatabase, times: int = 3) -> set[int]:
+    """The servers behind the connections that this thread gets, one after the other."""
+    found = set()
+    for _ in range(times):
+        with database.read() as session:
+            found.add(session.run(PID, {})[0][0])
+        found.add(database.run(lambda session: session.run(PID, {})[0][0], single=True))
+    return found
+
+
+@pytest.fixture
+def keeping(database: PostgresDatabase) -> Iterator[PostgresDatabase]:
+    database.keep_connection()
+    yield database
+    database.thread_ends()
+
+
+def test_a_thread_can_keep_a_connection_for_itself(keeping: PostgresDatabase) -> None:
+    (pid,) = _pids(keeping)
+    with ThreadPoolExecutor(4) as threads:
+        others = set().union(*threads.map(lambda _: _pids(keeping), range(8)))
+        settings = threads.submit(lambda: keeping.run(lambda session: session.run(PID, {})[0][1:])).result()
+    assert pid not in others
+    assert settings == ("auto", "on")
+    assert keeping.run(lambda session: session.run(PID, {})) == [(pid, "force_generic_plan", "off")]
+    keeping.thread_ends()
+    assert keeping.run(lambda session: session.run(PID, {})) == [(pid, "auto", "on")]
+
+
+def test_what_is_kept_is_prepared_and_planned_once(keeping: PostgresDatabase) -> None:
+    statement = Query("mine", ("SELECT count(*) FROM note WHERE text = %(text)s",))
+    counts = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE 'SELECT count(*)%%'"
+    plans = Query("plans", (counts,))
+    for number in range(3):
+        keeping.run(lambda session, n=number: session.run(statement, {"text": f"{n}"}), single=True)
+    if keeping.run(lambda session: session.raw.info.server_version) >= 140_000:
+        assert keeping.run(lambda session: session.run(plans, {})) == [(3, 0)]
+
+
+def test_a_kept_connection_that_dies_is_replaced(keeping: PostgresDatabase, admin: psycopg.Connection[Any]) -> None:
+    (first,) = _pids(keeping)
+    terminate_others(admin)
+    eventually(lambda: not _is_alive(keeping._keeping.kept._conn))
+    (second,) = _pids(keeping)
+    assert second != first
+
+    def break_off(session: Any) -> list[tuple[Any, ...]]:
+        pid = session.run(PID, {})[0][0]
+        if pid == second:
+            terminate_others(admin)
+        return list(session.run(PID, {}))
+
+    ((third, *settings),) = keeping.run(break_off)
+    assert third not in (first, second)
+    assert settings == ["force_generic_plan", "off"]
+
+
+def test_a_kept_connection_goes_back_in_time_for_the_pool_to_retire_it(
+    keeping: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pids(keeping)
+    borrowed = keeping._pool.get_stats()["requests_num"]
+    assert borrowed == 1
+    monkeypatch.setattr(keeping._keeping.kept, "_until", 0.0)
+    _pids(keeping)
+    assert keeping._pool.get_stats()["requests_num"] == 2
+
+
+def test_a_kept_connection_ends_with_its_pool(keeping: PostgresDatabase) -> None:
+    (before,) = _pids(keeping)
+    keeping.close()
+    (after,) = _pids(keeping)
+    assert after != before
+
+
+def test_a_transaction_left_open_on_a_kept_connection_is_rolled_back(keeping: PostgresDatabase) -> None:
+    with keeping.read() as session:
+        session.raw.execute("BEGIN")
+        session.run(INSERT, {"text": "a"})
+    assert texts(keeping) == []
+    assert keeping.run(lambda session: session.run(PID, {})[0][1:]) == ("force_generic_plan", "off")
+
+
+@pytest.mark.parametrize("how", ["a pool of the user's", "no prepared statements"])
+def test_nothing_is_kept_where_connections_are_not_ours(url: str, how: str) -> None:
+    with ConnectionPool(url, min_size=1, max_size=1, open=True) as pool:
+        database = PostgresDatabase(pool) if how.startswith("a pool") else PostgresDatabase(url, prepared_statements=False)
+        database.keep_connection()
+        assert database.run(lambda session: session.run(PID, {})[0][1:]) == ("auto", "on")
+        with pool.connection(timeout=5) as conn:
+            conn.execute("SELECT 1")
+        database.thread_ends()
+        database.close()
+
+
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_a_users_pool_is_used_and_left_as_found(url: str, autocommit: bool) -> None:
     with ConnectionPool(
@@ -789,7 +887,7 @@ FORK = """
     import psycopg_pool
     from queuert.errors import DatabaseUnavailableError
     from queuert.storage.guard import TransactionMisuseError
-    from queuert.storage.postgres import PostgresDatabase
+    from queuert.storage.postgres import PostgresDatabase, _is_alive
     from queuert.storage.sqlfiles import Query
     insert = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s)",))
     count = Query("count", ("SELECT count(*), pg_backend_pid() FROM note",))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support import eventually
 
-from queuert import Lease, Queuert, RunningJob
+from queuert import Lease, NewChain, Queuert, RunningJob
 
 
 def status(app: Queuert, job_id: str) -> str:
@@ -51,20 +51,20 @@ def test_what_was_claimed_and_not_started_goes_back_with_its_attempt_restored(ap
     @app.job("job")
     def handler(job: RunningJob[int]) -> None:
         ran.append(job.input)
-        if job.input == 30:
+        if job.input == 150:
             entered.set()
             leave.wait(20)
 
-    chains = [app.start_chain(handler, n) for n in range(100)]
-    # One slot: after thirty short jobs some more are waiting behind the one that does not end.
+    chains = app.start_chains([NewChain(handler, n) for n in range(400)])
+    # One slot: after so many short jobs some more are waiting behind the one that does not end.
     worker = app.worker(concurrency=1)
     worker.start()
     assert entered.wait(10)
     eventually(lambda: worker._crew._slots.waiting > 0, timeout=0.4)  # type: ignore[union-attr]
     threading.Timer(0.1, leave.set).start()
     assert worker.stop(timeout=10)
-    assert ran == list(range(31))
-    for chain in chains[31:]:
+    assert ran == list(range(151))
+    for chain in chains[151:]:
         job = app.get_job(chain.id)
         assert job is not None
         assert (job.status, job.attempt, job.leased_by, job.lease_token) == ("pending", 0, None, None)

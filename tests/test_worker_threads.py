@@ -8,13 +8,15 @@ import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import eventually
 
-from queuert import Lease, Queuert, QueuertError, RunningJob, UnknownJobTypeError, Worker
+from queuert import Lease, NewChain, Queuert, QueuertError, RunningJob, UnknownJobTypeError, Worker
+from queuert.worker.attempt import AttemptRun
 
 
 def threads_of(name: str) -> set[str]:
@@ -35,6 +37,33 @@ def test_every_thread_has_a_name_and_is_gone_after_stop(app: Queuert) -> None:
     assert wanted <= running
     assert all(each in wanted or each.startswith("housekeeping") for each in running)
     assert not threads_of("w1")
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_an_attempt_leaves_nothing_for_the_garbage_collector(app: Queuert) -> None:
+    @app.job("plain")
+    def plain(job: RunningJob[Any]) -> None:
+        assert job.signal.reason is None
+
+    @app.job("completing")
+    def completing(job: RunningJob[Any]) -> None:
+        with job.complete() as tx:
+            tx.execute("SELECT 1")
+
+    with app.worker(concurrency=2):
+        for name in ("plain", "completing"):
+            for chain in app.start_chains([NewChain(name) for _ in range(20)]):
+                app.wait_for(chain, timeout=10)
+    # The last ones may still hang in what was not collected of the worker's own.
+    assert sum(isinstance(thing, (AttemptRun, RunningJob)) for thing in gc.get_objects()) <= 4
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")

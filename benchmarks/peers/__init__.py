@@ -13,6 +13,7 @@ PEERS = {
     "postgres": [
         ("procrastinate", "Procrastinate"),
         ("pgqueuer", "PgQueuer"),
+        ("pgqueuer", "PgQueuerTuned"),
         ("pgqueuer", "PgQueuerHundred"),
         ("chancy", "Chancy"),
     ],

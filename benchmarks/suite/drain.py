@@ -30,7 +30,7 @@ def drain(context: Context) -> Iterator[Table]:
 
 
 def plain(context: Context, stores: dict[str, Store], peers: Sequence[Peer], notes: Sequence[str]) -> Table:
-    jobs, dialect = context.options.size(10_000, 2_000, 200), stores[OURS].dialect
+    jobs, dialect = context.options.size(20_000, 2_000, 200), stores[OURS].dialect
     progress(f"drain, plain handlers, {dialect}")
     runs = Runs(stores[OURS], jobs)
     result = race(
@@ -43,13 +43,13 @@ def plain(context: Context, stores: dict[str, Store], peers: Sequence[Peer], not
         turns=1,
         warm_up=0,
     )
-    context.against(dialect, "drain", result, ["bare", "pgqueuer", "pgqueuer, batch 100", "procrastinate", "huey"])
+    context.against(dialect, "drain", result, ["bare", *(peer.name for peer in peers)])
     note = f"Up to {jobs:,} jobs a run, {CONCURRENCY} slots. The bare driver claims 100 and completes 100 on one connection."
     return context.compare("Drain, plain handlers", dialect, result, peers, [note, *notes])
 
 
 def writing(context: Context, stores: dict[str, Store]) -> Table:
-    jobs, dialect = context.options.size(3_000, 500, 100), stores[OURS].dialect
+    jobs, dialect = context.options.size(5_000, 500, 100), stores[OURS].dialect
     progress(f"drain, a write inside complete(), {dialect}")
     runs = Runs(stores[OURS], jobs)
     result = race(

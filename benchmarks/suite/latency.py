@@ -26,7 +26,7 @@ SLOTS = 2
 def latency(context: Context) -> Iterator[Table]:
     for dialect in context.options.databases:
         with context.stores.open(dialect) as store:
-            found = list(results(store, context.options.size(100, 25, 5)))
+            found = list(results(store, context.options.size(300, 25, 5)))
         told = [result for result in found if dialect == "postgres" or not result.across]
         context.findings.add(dialect, "latency/bare", max(result.times(dialect) for result in told))
         if dialect == "sqlite":
@@ -50,7 +50,7 @@ def against_peers(context: Context, dialect: str) -> Table:
             commits[peer.name] = lambda peer=peer: peer.enqueue_timed(PAYLOAD)  # type: ignore[misc]
             workers[peer.name] = stack.enter_context(served(type(peer), peer.url, SLOTS))
         wait_for(workers, notes)
-        samples = _sample(commits, workers, context.options.size(100, 20, 3), notes)
+        samples = _sample(commits, workers, context.options.size(300, 20, 3), notes)
     return _table(context, dialect, samples, notes)
 
 

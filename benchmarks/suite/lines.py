@@ -49,8 +49,9 @@ def _both(
 
 LINES: list[Line] = [
     Line("postgres", "drain/bare", "drain, plain handlers, vs the bare driver", 0.6, 0.8),
-    Line("postgres", "drain/pgqueuer", "…vs pgqueuer", 2, 3),
-    Line("postgres", "drain/pgqueuer, batch 100", "…vs pgqueuer with batches of 100", None, 1),
+    Line("postgres", "drain/pgqueuer", "…vs pgqueuer, batches of 10", 2, 3),
+    Line("postgres", "drain/pgqueuer, batch 25", "…vs pgqueuer, batches of 25", None, 2),
+    Line("postgres", "drain/pgqueuer, batch 100", "…vs pgqueuer, batches of 100", None, 1),
     Line("postgres", "drain/procrastinate", "…vs procrastinate", 15, 30),
     Line("sqlite", "drain/bare", "drain, plain handlers, vs the bare driver", 0.5, 0.7),
     Line("sqlite", "drain/huey", "…vs huey at the same durability", 5, 8),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from queuert.notify.base import ANYTHING, Channel, Notice, PerProcess
 from queuert.notify.in_process import Deliver, InProcessNotifier
 from queuert.notify.postgres_link import Connect, Link, Waker
-from queuert.notify.postgres_sender import SEPARATOR, Sender, items, notify_query, notify_sql
+from queuert.notify.postgres_sender import SEPARATOR, Sender, items, notify_query, statement
 from queuert.notify.watcher import Watcher
 from queuert.storage.base import Session
 
@@ -130,8 +130,8 @@ class _Listener(Watcher):
         pulse = _Pulse(self._channels.values(), self._heartbeat)
         while not self.stopping.is_set():
             if silent := pulse.ask():
-                pings = items([Notice(channel, PING) for channel in silent], self._names)
-                link.execute(notify_sql(), [pings.encode()], deadline=self._deadline(self._heartbeat))
+                pings = [Notice(channel, PING) for channel in silent]
+                link.execute(*statement(pings, self._names), deadline=self._deadline(self._heartbeat))
             # What a ping's answer brought along waits in libpq already, and would not end a wait for the socket.
             self._deliver(self._arrived(link, pulse))
             link.wait(pulse.next_look - time.monotonic())

@@ -49,16 +49,34 @@ def notify_query() -> Query:
     return queries("postgres", Names())["notify"]
 
 
-@lru_cache(maxsize=1)
-def notify_sql() -> bytes:
-    """Its text, with the parameter as libpq writes it."""
-    return notify_query().parts[0].replace("%(items)s", "$1").encode()
+@lru_cache(maxsize=2)
+def _libpq(name: str, *params: str) -> bytes:
+    """The text of a query, with its parameters as libpq writes them."""
+    text = queries("postgres", Names())[name].parts[0]
+    for number, param in enumerate(params, 1):
+        text = text.replace(f"%({param})s", f"${number}")
+    return text.encode()
 
 
 def items(notices: Iterable[Notice], names: Mapping[Channel, str]) -> str:
     """The notices, each once, as the query `notify` takes them."""
-    found = {(names[notice.channel], _payload(notice.payload)) for notice in notices}
-    return json.dumps([{"channel": channel, "payload": payload} for channel, payload in sorted(found)])
+    return _json(_distinct(notices, names))
+
+
+def statement(notices: Iterable[Notice], names: Mapping[Channel, str]) -> tuple[bytes, list[bytes]]:
+    """What sends them, as libpq takes it, and its parameters."""
+    found = _distinct(notices, names)
+    if len(found) == 1:
+        return _libpq("notify_one", "channel", "payload"), [part.encode() for part in found[0]]
+    return _libpq("notify", "items"), [_json(found).encode()]
+
+
+def _distinct(notices: Iterable[Notice], names: Mapping[Channel, str]) -> list[tuple[str, str]]:
+    return sorted({(names[notice.channel], _payload(notice.payload)) for notice in notices})
+
+
+def _json(found: Iterable[tuple[str, str]]) -> str:
+    return json.dumps([{"channel": channel, "payload": payload} for channel, payload in found])
 
 
 def _payload(payload: str) -> str:
@@ -216,14 +234,14 @@ class Sender:
     def _flush(self, batch: Waiting, link: Link | None, waker: Waker) -> tuple[Link | None, bool]:
         """Send the batch, or drop it; the link, if it is sound, and whether it was sent."""
         notices = (Notice(channel, payload) for channel, payloads in batch.items() for payload in bundled(payloads))
-        params = [items(notices, self._names).encode()]
+        text, params = statement(notices, self._names)
         for _ in range(TRIES):
             deadline = partial(self._deadline, time.monotonic() + ANSWER_WITHIN)
             try:
                 if link is None:
                     link = Link(self._connect, waker, deadline=deadline)
                     self.backend_pid = link.backend_pid
-                link.execute(notify_sql(), params, deadline=deadline)
+                link.execute(text, params, deadline=deadline)
             except Exception as error:
                 self._drop(link)
                 link, problem = None, type(error).__name__

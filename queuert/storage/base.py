@@ -143,6 +143,9 @@ class Database(ABC):
         """What user code gets of a block's session: the driver's connection, unless the database has something better."""
         return nullcontext(session.raw)
 
+    def keep_connection(self) -> None:  # noqa: B027 - only where there is something to gain
+        """This thread of the library asks often and must not wait: it keeps its connection, until `thread_ends`."""
+
     def thread_ends(self) -> None:  # noqa: B027 - only where connections belong to threads
         """A thread of the library that has used this database is about to end."""
 

@@ -69,6 +69,12 @@ SERVER_SETTINGS: Final = {
     "tcp_user_timeout": str(TCP_USER_TIMEOUT),
 }
 
+KEPT_FOR: Final = 1800.0
+"""Seconds that a thread keeps one connection: servers collect caches for each."""
+# What is planned once, and for tables of any size.
+KEPT_SETTINGS: Final = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+KEPT_RESET: Final = "RESET plan_cache_mode; RESET enable_seqscan; RESET jit"
+
 # Deadlock, serialization failure: the server rolled back, and another try may go through.
 _CONFLICTS: Final = frozenset(("40P01", "40001"))
 # The server goes down, comes up, has no room, or the lock could not be had in time.
@@ -117,6 +123,8 @@ class PostgresDatabase(Database):
         self._opening = threading.Lock()
         self._inherited = False
         self._block_hooks: weakref.WeakKeyDictionary[Connection, Hooks] = weakref.WeakKeyDictionary()
+        self._keeping = threading.local()
+        self._kept: weakref.WeakSet[_Kept] = weakref.WeakSet()
         forks.watch(self)
 
     def __repr__(self) -> str:
@@ -250,9 +258,20 @@ class PostgresDatabase(Database):
 
     # Connections.
 
+    def keep_connection(self) -> None:
+        if self.target.pool is None and self.prepared_statements:
+            self._keeping.kept = kept = _Kept(self)
+            self._kept.add(kept)
+
+    def thread_ends(self) -> None:
+        kept = getattr(self._keeping, "kept", None)
+        if kept is not None:
+            del self._keeping.kept
+            kept.drop()
+
     def _borrow(self) -> AbstractContextManager[Connection]:
         """A connection in autocommit with nothing open; broken ones are thrown away."""
-        return _Borrowed(self)
+        return getattr(self._keeping, "kept", None) or _Borrowed(self)
 
     def _take(self, pool: Any) -> Connection:
         deadline = time.monotonic() + self.pool_timeout
@@ -380,7 +399,8 @@ class PostgresDatabase(Database):
             return ()
         if self.target.pool is None:
             self._pool = None
-            return (pool,)
+            self._keeping = threading.local()
+            return (pool, *self._kept)
         self._inherited = self._inherited or not pool.closed
         return ()
 
@@ -422,6 +442,60 @@ class _Borrowed:
     def _give_back(self) -> None:
         if os.getpid() == self._pid:  # a child that was forked inside the block leaves it to the parent
             self._database._give_back(self._pool, self._conn, self._autocommit)
+
+
+class _Kept:
+    """The connection that a thread of ours keeps, for as long as it is good. Entered again and again by that thread."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._borrowed: _Borrowed | None = None
+        self._conn: Connection
+        self._threshold: int | None
+        self._until = 0.0
+
+    def __enter__(self) -> Connection:
+        if self._borrowed is not None and not self._is_good():
+            self.drop()
+        if self._borrowed is None:
+            borrowed = _Borrowed(self._database)
+            self._conn, self._borrowed = borrowed.__enter__(), borrowed
+            self._until, self._threshold = time.monotonic() + KEPT_FOR, self._conn.prepare_threshold
+            try:
+                self._conn.execute(KEPT_SETTINGS)
+            except BaseException:
+                self.drop()
+                raise
+            self._conn.prepare_threshold = 0
+        return self._conn
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        conn = self._conn
+        if conn.closed or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+            self.drop()
+
+    def _is_good(self) -> bool:
+        borrowed = self._borrowed
+        return (
+            borrowed is not None
+            and borrowed._pool is self._database._pool
+            and time.monotonic() < self._until
+            and _is_alive(self._conn)
+        )
+
+    def drop(self) -> None:
+        borrowed, self._borrowed = self._borrowed, None
+        if borrowed is None:
+            return
+        conn = self._conn
+        if not conn.closed:
+            try:
+                conn.rollback()
+                conn.prepare_threshold = self._threshold
+                conn.execute(KEPT_RESET)
+            except psycopg.Error:
+                conn.close()
+        borrowed.__exit__(None, None, None)
 
 
 # Pools of our own that are open, and the processes that opened them.

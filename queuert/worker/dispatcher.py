@@ -39,6 +39,8 @@ WINDOW = 0.02
 """Seconds over which finished jobs are counted to know how many that is."""
 LONGEST_WAIT = 0.5
 """Seconds after which a job that waits for a slot is given back."""
+AFTER_YOU = 0.0001
+"""Seconds that leave Python's lock to the slots, before the dispatcher looks for what comes next."""
 SUSPECT_LOOK = 1.0
 MARGIN = 0.001
 """Seconds after a job is due to look for it: SQLite's clock has milliseconds."""
@@ -131,6 +133,7 @@ class Dispatcher:
     # The thread.
 
     def run(self) -> None:
+        self._engine.database.keep_connection()
         try:
             while not self._stopping.is_set():
                 self._wake.clear()
@@ -173,6 +176,8 @@ class Dispatcher:
             self._keeper.take(claimed)
             self._slots.submit(claimed)
         if len(claimed) < limit:
+            if claimed:
+                time.sleep(AFTER_YOU)
             self._look_ahead(found=bool(claimed))
         elif now - self._suspects_looked_at >= SUSPECT_LOOK:
             self._find_suspect()

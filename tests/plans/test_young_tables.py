@@ -67,6 +67,16 @@ def test_no_job_is_looked_for_from_end_to_end(name: str, generic: bool, young: t
         assert "queuert_job" not in session.cost.scanned, session.cost.text
 
 
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+def test_what_is_claimed_is_looked_up_by_its_key(generic: bool, young: tuple[Store, list[Job]]) -> None:
+    """And not found by going through the index of all that is pending."""
+    store, _ = young
+    with closing(store.database.open_listener()) as conn, conn.transaction(force_rollback=True):
+        session = PostgresPlans(store.database.join(conn), generic=generic)
+        assert store.claim(10, session=session)
+        assert '"Index Cond": "(id = candidate.id)"' in "".join(session.cost.text)
+
+
 @pytest.fixture(scope="module", params=["analyzed", "never analyzed"])
 def small(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Store]:
     """2,000 jobs of each type and state: the planner expects a handful where it does not know which span is asked for."""

@@ -11,8 +11,9 @@
 -- the types to look through from the start. Losing a claim in a crash costs a re-run only, so it commits asynchronously.
 -- Each window must be read in index order, never sorted: so the upper bound on the time stands outside (the planner would
 -- expect few rows of the range, and sort them), and the limit is one it cannot see (it then expects a tenth of the rows).
--- Such limits on the types and levels, and the array of winners, keep it from expecting so much that it reads the whole table, or
--- compiles the query, which takes a second.
+-- Such limits on types, levels and candidates keep it from expecting so much that it reads the whole table, or compiles the
+-- query, which takes a second. The candidates are looked up by key: what must still be true of them is said in such a way that
+-- the planner expects it to be, and finds no other index for it.
 WITH RECURSIVE fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ),
@@ -21,8 +22,8 @@ type AS MATERIALIZED (
     FROM json_to_recordset(:types::json) AS t (name text, lease double precision)
     {few}
 ),
-found (type_name, priority) AS (
-    SELECT type.name, top.priority
+found (type_name, lease, priority) AS (
+    SELECT type.name, type.lease, top.priority
     FROM type
     CROSS JOIN LATERAL (
         SELECT j.priority
@@ -32,7 +33,7 @@ found (type_name, priority) AS (
         LIMIT 1
     ) top
     UNION ALL
-    SELECT found.type_name, lower.priority
+    SELECT found.type_name, found.lease, lower.priority
     FROM found
     CROSS JOIN LATERAL (
         SELECT j.priority
@@ -44,9 +45,7 @@ found (type_name, priority) AS (
     ) lower
 ),
 level AS (
-    SELECT found.type_name, found.priority, '-infinity'::timestamptz AS since, type.lease
-    FROM (SELECT * FROM found {few}) found
-    JOIN type ON type.name = found.type_name
+    (SELECT found.type_name, found.priority, '-infinity'::timestamptz AS since, found.lease FROM found {few})
     UNION ALL
     (
         SELECT l.type_name, l.priority, l.since, l.lease
@@ -75,9 +74,10 @@ candidate AS MATERIALIZED (
 ),
 won AS MATERIALIZED (
     SELECT j.id, candidate.lease
-    FROM candidate
+    FROM (SELECT * FROM (SELECT * FROM candidate {few}) candidate {few}) candidate
     JOIN {job} j ON j.id = candidate.id
-    WHERE j.id = ANY (ARRAY(SELECT candidate.id FROM candidate)) AND j.status = 'pending' AND j.scheduled_at <= {now}
+    WHERE j.status::text NOT IN ('blocked', 'running', 'completed', 'failed', 'cancelled')
+      AND (j.scheduled_at > {now}) IS NOT TRUE
     ORDER BY candidate.priority DESC, candidate.scheduled_at
     LIMIT :limit
     FOR NO KEY UPDATE OF j SKIP LOCKED
