@@ -76,15 +76,13 @@ BUSY_TRIES = 3
 SNAPSHOT_TRIES = 20
 IDLE_READERS = 8
 FORK_PATIENCE = 5.0  # seconds that a fork waits for this process's transactions
+AFTER_YOU = 0.00005
+"""Seconds that leave Python's lock to the thread that was just given the write lock: it is soon in SQLite, and we go on."""
 CHECKPOINT_WAIT = 0.2  # seconds that a truncating checkpoint waits for readers while this process's writers queue
 
 _MEMBER = f"SAVEPOINT {SAVEPOINT}"
 _MEMBER_DONE = f"RELEASE {SAVEPOINT}"
 _MEMBER_UNDONE = f"ROLLBACK TO {SAVEPOINT}"
-
-
-AFTER_YOU = 0.00005
-"""Seconds that leave Python's lock to the thread that has just been given the write lock: it is soon in SQLite, and we go on."""
 
 
 class SqliteDatabase(Database):
