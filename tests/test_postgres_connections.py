@@ -25,6 +25,7 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 from support import eventually
 from support.proxy import Proxy
+from support.silence import SilentProxy
 
 from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
@@ -774,6 +775,24 @@ def test_a_kept_connection_that_dies_is_replaced(keeping: PostgresDatabase, admi
     ((third, *settings),) = keeping.run(break_off)
     assert third not in (first, second)
     assert settings == ["force_generic_plan", "off"]
+
+
+def test_a_server_that_hangs_does_not_hold_up_a_thread_that_kept_a_connection(url: str) -> None:
+    with SilentProxy(url) as proxy:
+        database = PostgresDatabase(proxy.url)
+
+        def live() -> None:
+            database.keep_connection()
+            _pids(database)
+            proxy.fall_silent()
+            database.thread_ends()
+
+        thread = threading.Thread(target=live, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert proxy.opened >= 1
+        assert not thread.is_alive()
+        database.close()
 
 
 def test_a_kept_connection_goes_back_in_time_for_the_pool_to_retire_it(

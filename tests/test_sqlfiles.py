@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from queuert.model import Status
 from queuert.storage.sqlfiles import Names, Query, SqlFileError, check, migrations, queries
 
 pytestmark = pytest.mark.conformance
@@ -278,3 +280,9 @@ def test_a_prefix_and_a_schema_of_the_longest_kind_are_accepted() -> None:
 
 def test_the_files_of_the_library_are_well_formed() -> None:
     check()
+
+
+def test_a_claim_on_postgres_leaves_out_every_state_but_one() -> None:
+    """It names the states that cannot be claimed, so that a new one would have to be added there."""
+    (listed,) = re.findall(r"status::text NOT IN \((.*?)\)", queries("postgres", Names())["claim_jobs"].parts[0])
+    assert set(re.findall(r"\w+", listed)) == {status.value for status in Status} - {"pending"}

@@ -124,7 +124,7 @@ class PostgresDatabase(Database):
         self._inherited = False
         self._block_hooks: weakref.WeakKeyDictionary[Connection, Hooks] = weakref.WeakKeyDictionary()
         self._keeping = threading.local()
-        self._kept: weakref.WeakSet[_Kept] = weakref.WeakSet()
+        self._kept: set[_Kept] = set()
         forks.watch(self)
 
     def __repr__(self) -> str:
@@ -267,6 +267,7 @@ class PostgresDatabase(Database):
         kept = getattr(self._keeping, "kept", None)
         if kept is not None:
             del self._keeping.kept
+            self._kept.discard(kept)
             kept.drop()
 
     def _borrow(self) -> AbstractContextManager[Connection]:
@@ -289,7 +290,7 @@ class PostgresDatabase(Database):
                 if time.monotonic() < deadline:
                     continue
                 raise self._why_timeout(pool) from None
-            if _is_alive(conn):
+            if _is_alive(conn) and _is_plain(conn):
                 return conn
             conn.close()
             pool.putconn(conn)
@@ -394,13 +395,13 @@ class PostgresDatabase(Database):
 
     def after_fork(self) -> Iterable[object]:
         self._opening = threading.Lock()
+        kept, self._kept, self._keeping = self._kept, set(), threading.local()
         pool = self._pool
         if pool is None:
-            return ()
+            return kept
         if self.target.pool is None:
             self._pool = None
-            self._keeping = threading.local()
-            return (pool, *self._kept)
+            return (pool, *kept)
         self._inherited = self._inherited or not pool.closed
         return ()
 
@@ -450,7 +451,7 @@ class _Kept:
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         self._borrowed: _Borrowed | None = None
-        self._conn: Connection
+        self._conn: OwnConnection
         self._threshold: int | None
         self._until = 0.0
 
@@ -459,8 +460,11 @@ class _Kept:
             self.drop()
         if self._borrowed is None:
             borrowed = _Borrowed(self._database)
-            self._conn, self._borrowed = borrowed.__enter__(), borrowed
+            conn = borrowed.__enter__()
+            assert isinstance(conn, OwnConnection)
+            self._conn, self._borrowed = conn, borrowed
             self._until, self._threshold = time.monotonic() + KEPT_FOR, self._conn.prepare_threshold
+            self._conn.was_kept = True
             try:
                 self._conn.execute(KEPT_SETTINGS)
             except BaseException:
@@ -484,18 +488,11 @@ class _Kept:
         )
 
     def drop(self) -> None:
+        """Give it back as it is. Who gets it next takes the settings off: a server that hangs does not hold up the end."""
         borrowed, self._borrowed = self._borrowed, None
-        if borrowed is None:
-            return
-        conn = self._conn
-        if not conn.closed:
-            try:
-                conn.rollback()
-                conn.prepare_threshold = self._threshold
-                conn.execute(KEPT_RESET)
-            except psycopg.Error:
-                conn.close()
-        borrowed.__exit__(None, None, None)
+        if borrowed is not None:
+            self._conn.prepare_threshold = self._threshold
+            borrowed.__exit__(None, None, None)
 
 
 # Pools of our own that are open, and the processes that opened them.
@@ -523,6 +520,17 @@ def _is_alive(conn: Connection) -> bool:
     except psycopg.Error:
         return False
     return conn.pgconn.status == pq.ConnStatus.OK
+
+
+def _is_plain(conn: Connection) -> bool:
+    """Whether a connection has the settings of any other; one that a thread had for itself gets them here."""
+    if isinstance(conn, OwnConnection) and conn.was_kept:
+        try:
+            conn.execute(KEPT_RESET)
+        except psycopg.Error:
+            return False
+        conn.was_kept = False
+    return True
 
 
 def _readable(descriptor: int) -> bool:

@@ -78,6 +78,8 @@ class OwnConnection(psycopg.Connection[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lent = False
+        self.was_kept = False
+        """Whether a thread of ours had it for itself, and it has that thread's settings."""
         self.interrupted = False
         """Whether it was closed in the middle of an answer."""
         self._known_statements: dict[bytes, bytes] = {}
