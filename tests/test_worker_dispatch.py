@@ -12,6 +12,7 @@ from support import eventually
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
 from queuert.storage.repository import Level, Repository
+from queuert.worker.claiming import Claimer
 from queuert.worker.dispatcher import CLAIM_SIZE
 
 FOREVER = 3600
@@ -202,6 +203,26 @@ def test_on_postgres_the_next_claim_starts_where_the_last_one_ended(pg_url: str,
         assert all(isinstance(level, Level) for made in hinted for level in made["levels"])
         short = [n for n, made in enumerate(claims) if made["levels"] and made["got"] < made["limit"]]
         assert not any(claims[n + 1]["levels"] for n in short), "one that came back short is made again from the start"
+
+
+@pytest.mark.parametrize("dear", [True, False])
+def test_the_dearer_it_is_to_look_from_the_start_the_longer_the_hint_is_kept(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, claims: list[dict[str, Any]], dear: bool
+) -> None:
+    for name, value in {"HINT_LASTS": 0.0, "HINT_LASTS_AT_LEAST": 0.0, "PART_FROM_START": 1e-9 if dear else 1e9}.items():
+        monkeypatch.setattr(f"queuert.worker.claiming.{name}", value)
+    with Queuert(pg_url) as app:
+        app.job("job")(lambda job: None)
+        app.start_chains([NewChain("job") for _ in range(20)])
+        claimer = Claimer(app._engine, "w1", None, None)
+        assert [len(claimer.claim(4)) for _ in range(2)] == [4, 4]
+        assert bool(claims[-1]["levels"]) is dear
+        claimer.news()
+        assert len(claimer.claim(4)) == 4
+        assert bool(claims[-1]["levels"]) is dear
+        assert len(claimer.claim(10)) == 8
+        claimer.claim(1)
+        assert not claims[-1]["levels"], "one that came back short ends it in any case"
 
 
 def test_a_hint_does_not_hide_a_higher_priority(pg_url: str) -> None:

@@ -67,7 +67,7 @@ class Crew:
 
 
 def processes(context: Context) -> Iterator[Table]:
-    jobs = context.options.size(10_000, 1_500, 200)
+    jobs = context.options.size(20_000, 1_500, 200)
     counts = COUNTS if not context.options.smoke else (1, 4)
     for dialect in context.options.databases:
         progress(f"1 to 4 processes, {dialect}")

@@ -3,7 +3,7 @@
 On PostgreSQL a claim can be told where the one before it stopped. A long transaction elsewhere keeps the dead entries of
 claimed jobs at the head of the index, and each claim would step over all of them again. The hint is only that: jobs of
 long transactions and jobs that were given back appear before it, higher priorities beside it. So it is dropped when a
-claim comes back short, when there is news, and after a second.
+claim comes back short, when there is news, and after a second; or later, where looking from the start takes long.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from queuert.worker.leases import Held, Terms
 HINT_LASTS = 1.0
 HINT_LASTS_AT_LEAST = 0.1
 """Seconds that it is kept in spite of news: under a stream of them it would never be of use."""
+PART_FROM_START, LONGEST_HINT = 0.1, 10.0
+"""The hint is kept for longer where it takes long to look from the start, so that this takes a tenth of the time; up to so many
+seconds."""
 
 
 MOST_BYTES = 2**28
@@ -43,6 +46,8 @@ class Claimer:
         self._durations: dict[str, float] = {}
         self._levels: list[Level] = []
         self._hinted_at = 0.0
+        self._worth_keeping = 0.0
+        """Seconds that the hint is kept whatever happens, unless a claim comes back short."""
         self._unsure: tuple[int, float] | None = None
         """Token and start of a claim of which no answer came."""
         self._most = max(1, MOST_BYTES // engine.settings.max_payload_bytes)
@@ -79,6 +84,9 @@ class Claimer:
                 return self._held(*claimed)  # these are ours, whatever the database does now
             return self._held(*claimed) + self._held(*more)
         if not suspect and self._engine.database.dialect == "postgres":
+            if not levels:
+                took = time.monotonic() - claimed[0]
+                self._worth_keeping = min(took / PART_FROM_START, LONGEST_HINT)
             self._remember(claimed[1], full=len(claimed[1]) == limit)
         return self._held(*claimed)
 
@@ -135,11 +143,11 @@ class Claimer:
 
     def news(self) -> None:
         """Something was scheduled that the hint may hide."""
-        if self._levels and time.monotonic() - self._hinted_at > HINT_LASTS_AT_LEAST:
+        if self._levels and time.monotonic() - self._hinted_at > max(HINT_LASTS_AT_LEAST, self._worth_keeping):
             self._levels = []
 
     def _hint(self) -> list[Level]:
-        if self._levels and time.monotonic() - self._hinted_at > HINT_LASTS:
+        if self._levels and time.monotonic() - self._hinted_at > max(HINT_LASTS, self._worth_keeping):
             self._levels = []
         return self._levels
 
