@@ -43,6 +43,23 @@ def test_results_are_committed_in_groups(app: Queuert, groups: list[int]) -> Non
     assert {job.output for job in app.list_jobs(limit=1000).items} <= set(range(1000))
 
 
+@pytest.mark.parametrize("line", [True, False])
+def test_a_few_results_wait_for_others_only_while_jobs_wait_for_slots(
+    app: Queuert, groups: list[int], monkeypatch: pytest.MonkeyPatch, line: bool
+) -> None:
+    monkeypatch.setattr("queuert.worker.completer.GATHER", 60.0)
+    monkeypatch.setattr("queuert.worker.slots.Slots.waiting", property(lambda slots: 1 if line else 0))
+    app.job("job")(lambda job: None)
+    chain = app.start_chain("job")
+    with app.worker(concurrency=1) as worker:
+        if line:
+            eventually(lambda: worker._crew._completer.backlog == 1)  # type: ignore[union-attr]
+            assert not groups
+        else:
+            app.wait_for(chain, timeout=10)
+    assert groups == [1], "the end waits for nobody"
+
+
 def test_slots_wait_when_results_pile_up(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queuert.worker.completer.QUEUE", 5)
     monkeypatch.setattr("queuert.worker.completer.GROUP", 2)

@@ -1,6 +1,7 @@
 """The completer: commits the results of all slots in groups.
 
-While one group is being committed the next one gathers, so groups grow with the load and a lone result waits for nobody. The
+While one group is being committed the next one gathers, so groups grow with the load and a lone result waits for nobody. Only
+where jobs wait for slots, a few results wait a moment for others: many small commits would slow down all processes. The
 queue is bounded: slots wait when the database cannot keep up.
 
 A result whose rows are locked by somebody's open transaction is tried again from time to time, without waiting. If that
@@ -28,6 +29,8 @@ logger = logging.getLogger("queuert.worker")
 
 GROUP = 200
 QUEUE = 1_000
+FEW, GATHER = 50, 0.003
+"""Fewer results than that wait so many seconds for others, while jobs wait for slots: it holds up nobody."""
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 LOCKED_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -47,6 +50,7 @@ class Completer:
         keeper: LeaseKeeper,
         events: Events,
         spawn: Callable[[str, Callable[[], None]], None],
+        more_to_come: Callable[[], bool],
     ) -> None:
         self._database = engine.database
         self._worker_id = worker_id
@@ -54,6 +58,7 @@ class Completer:
         self._keeper = keeper
         self._events = events
         self._spawn = spawn
+        self._more_to_come = more_to_come
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # for the completer
         self._space = threading.Condition(self._lock)  # for the slots
@@ -125,6 +130,8 @@ class Completer:
         with self._lock:
             while True:
                 group = self._retriable() if self._locked else []
+                if self._queue and len(self._queue) < FEW and self._more_to_come() and not self._ending:
+                    self._changed.wait(GATHER)
                 while self._queue and len(group) < GROUP:
                     group.append(self._queue.popleft())
                 if group:

@@ -82,7 +82,9 @@ class Crew:
 
         self._keeper = LeaseKeeper(engine, worker_id, events, lambda: self._dispatcher.look_again())
         self._claimer = Claimer(engine, worker_id, options.types, options.lease)
-        self._completer = Completer(engine, chains, worker_id, self._keeper, events, self._spawn)
+        self._completer = Completer(
+            engine, chains, worker_id, self._keeper, events, self._spawn, lambda: self._slots.waiting > 0
+        )
         self._dispatcher = Dispatcher(
             engine, chains, worker_id, self._claimer, self._keeper, events, poll_interval=options.poll_interval
         )
