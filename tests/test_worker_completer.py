@@ -48,12 +48,13 @@ def test_a_few_results_wait_for_others_only_while_jobs_wait_for_slots(
     app: Queuert, groups: list[int], monkeypatch: pytest.MonkeyPatch, line: bool
 ) -> None:
     monkeypatch.setattr("queuert.worker.completer.GATHER", 60.0)
-    monkeypatch.setattr("queuert.worker.slots.Slots.waiting", property(lambda slots: 1 if line else 0))
     app.job("job")(lambda job: None)
-    chain = app.start_chain("job")
     with app.worker(concurrency=1) as worker:
+        completer: Any = worker._crew._completer  # type: ignore[union-attr]
+        completer._more_to_come = lambda: line
+        chain = app.start_chain("job")
         if line:
-            eventually(lambda: worker._crew._completer.backlog == 1)  # type: ignore[union-attr]
+            eventually(lambda: completer.backlog == 1)
             assert not groups
         else:
             app.wait_for(chain, timeout=10)
