@@ -59,7 +59,7 @@ def test_an_attempt_leaves_nothing_for_the_garbage_collector(app: Queuert) -> No
             tx.execute("SELECT 1")
 
     def count() -> int:
-        return sum(isinstance(thing, (AttemptRun, RunningJob)) for thing in gc.get_objects())
+        return sum(type(thing) in (AttemptRun, RunningJob) for thing in gc.get_objects())
 
     before = count()  # what other tests have left
     with app.worker(concurrency=2):
