@@ -52,10 +52,15 @@ def writing(context: Context, stores: dict[str, Store]) -> Table:
     jobs, dialect = context.options.size(5_000, 500, 100), stores[OURS].dialect
     progress(f"drain, a write inside complete(), {dialect}")
     runs = Runs(stores[OURS], jobs)
+
+    def prepare() -> None:
+        runs.fill("writing")
+        stores[OURS].settle()
+
     result = race(
         [
-            *(ours(name, store, "writing", jobs) for name, store in stores.items()),
-            Contender("bare", lambda: runs.bare_threads("writing"), lambda: runs.fill("writing")),
+            *(ours(name, store, "writing", jobs, settle=True) for name, store in stores.items()),
+            Contender("bare", lambda: runs.bare_threads("writing"), prepare),
         ],
         rounds=context.options.rounds,
         turns=1,
@@ -66,9 +71,16 @@ def writing(context: Context, stores: dict[str, Store]) -> Table:
     return context.compare("Drain, a write inside complete()", dialect, result, [], [note])
 
 
-def ours(name: str, store: Store, type_name: str, jobs: int) -> Contender:
+def ours(name: str, store: Store, type_name: str, jobs: int, *, settle: bool = False) -> Contender:
+    """`settle`: a turn begins with nothing left to do from the one before, by autovacuum or a checkpoint."""
     draining, runs = Draining(store, [type_name]), Runs(store, jobs)
-    return Contender(name, draining.run, lambda: runs.fill(type_name), draining.stop)
+
+    def prepare() -> None:
+        runs.fill(type_name)
+        if settle:
+            store.settle()
+
+    return Contender(name, draining.run, prepare, draining.stop)
 
 
 class PeerDrain:

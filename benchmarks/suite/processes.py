@@ -45,6 +45,7 @@ class Crew:
 
     def prepare(self) -> None:
         fill(self._bare, "plain", self._jobs)
+        self._store.settle()
         ready = self._spawn.Semaphore(0)
         self._go, self._stop = self._spawn.Event(), self._spawn.Event()
         arguments = (self._store.url, SLOTS // self._processes, ready, self._go, self._stop)

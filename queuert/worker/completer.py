@@ -29,7 +29,7 @@ logger = logging.getLogger("queuert.worker")
 
 GROUP = 200
 QUEUE = 1_000
-FEW, GATHER = 50, 0.003
+FEW, GATHER = 100, 0.005
 """Fewer results than that wait so many seconds for others, while jobs wait for slots: it holds up nobody."""
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
