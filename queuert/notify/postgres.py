@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from queuert.notify.base import ANYTHING, Channel, Notice, PerProcess
 from queuert.notify.in_process import Deliver, InProcessNotifier
 from queuert.notify.postgres_link import Connect, Link, Waker
-from queuert.notify.postgres_sender import SEPARATOR, Sender, items, notify_query, statement
+from queuert.notify.postgres_sender import SEPARATOR, Sender, items, notify_query, sending
 from queuert.notify.watcher import Watcher
 from queuert.storage.base import Session
 
@@ -131,7 +131,7 @@ class _Listener(Watcher):
         while not self.stopping.is_set():
             if silent := pulse.ask():
                 pings = [Notice(channel, PING) for channel in silent]
-                link.execute(*statement(pings, self._names), deadline=self._deadline(self._heartbeat))
+                link.execute(*sending(pings, self._names), deadline=self._deadline(self._heartbeat))
             # What a ping's answer brought along waits in libpq already, and would not end a wait for the socket.
             self._deliver(self._arrived(link, pulse))
             link.wait(pulse.next_look - time.monotonic())

@@ -19,6 +19,7 @@ from functools import lru_cache, partial
 
 from queuert.notify.base import Channel, Notice
 from queuert.notify.postgres_link import Connect, Link, Waker
+from queuert.storage.postgres_direct import statement
 from queuert.storage.sqlfiles import Names, Query, queries
 
 logger = logging.getLogger("queuert.notify")
@@ -43,19 +44,10 @@ PATIENCE = 0.015
 """Seconds more that the end of chains may wait after a send: every job of a busy worker brings one, and few are waited for."""
 
 
-@lru_cache(maxsize=1)
-def notify_query() -> Query:
-    """The named query. It names no table, so any names do."""
-    return queries("postgres", Names())["notify"]
-
-
 @lru_cache(maxsize=2)
-def _libpq(name: str, *params: str) -> bytes:
-    """The text of a query, with its parameters as libpq writes them."""
-    text = queries("postgres", Names())[name].parts[0]
-    for number, param in enumerate(params, 1):
-        text = text.replace(f"%({param})s", f"${number}")
-    return text.encode()
+def notify_query(name: str = "notify") -> Query:
+    """A named query. It names no table, so any names do."""
+    return queries("postgres", Names())[name]
 
 
 def items(notices: Iterable[Notice], names: Mapping[Channel, str]) -> str:
@@ -63,12 +55,13 @@ def items(notices: Iterable[Notice], names: Mapping[Channel, str]) -> str:
     return _json(_distinct(notices, names))
 
 
-def statement(notices: Iterable[Notice], names: Mapping[Channel, str]) -> tuple[bytes, list[bytes]]:
-    """What sends them, as libpq takes it, and its parameters."""
+def sending(notices: Iterable[Notice], names: Mapping[Channel, str]) -> tuple[bytes, list[bytes]]:
+    """The query that sends them, as libpq takes it, and its parameters."""
     found = _distinct(notices, names)
     if len(found) == 1:
-        return _libpq("notify_one", "channel", "payload"), [part.encode() for part in found[0]]
-    return _libpq("notify", "items"), [_json(found).encode()]
+        channel, payload = found[0]
+        return statement(notify_query("notify_one").parts[0]).text, [channel.encode(), payload.encode()]
+    return statement(notify_query().parts[0]).text, [_json(found).encode()]
 
 
 def _distinct(notices: Iterable[Notice], names: Mapping[Channel, str]) -> list[tuple[str, str]]:
@@ -234,7 +227,7 @@ class Sender:
     def _flush(self, batch: Waiting, link: Link | None, waker: Waker) -> tuple[Link | None, bool]:
         """Send the batch, or drop it; the link, if it is sound, and whether it was sent."""
         notices = (Notice(channel, payload) for channel, payloads in batch.items() for payload in bundled(payloads))
-        text, params = statement(notices, self._names)
+        text, params = sending(notices, self._names)
         for _ in range(TRIES):
             deadline = partial(self._deadline, time.monotonic() + ANSWER_WITHIN)
             try:
