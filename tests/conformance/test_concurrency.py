@@ -13,7 +13,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from support.racing import claim_until_empty, together
+from support import eventually
+from support.racing import PATIENCE, Background, claim_until_empty, together, wait_until_blocked
 from support.store import TYPES, Store
 
 from queuert.chains import Completion
@@ -117,21 +118,18 @@ def test_who_waits_for_a_key_gets_it_if_the_first_rolls_back(shared_store: Store
     class Undo(Exception):
         pass
 
+    others: list[Background] = []
+
     def rolled_back(conn: object) -> None:
         store.start("a", "first", dedup=Dedup("k"), conn=conn)
-        time.sleep(0.05)
+        others.extend(Background(lambda: store.start("a", "other", dedup=Dedup("k")).id) for _ in range(3))
+        wait_until_blocked(store, 3)
+        assert all(other.running for other in others)
         raise Undo
 
-    def first() -> str:
-        try:
-            users_transaction(store, rolled_back)
-        except Undo:
-            return "rolled back"
-        return "committed"
-
-    results = together(first, *(lambda: store.start("a", "other", dedup=Dedup("k")).id for _ in range(3)))
-    assert results[0] == "rolled back"
-    assert len(set(results[1:])) == 1
+    with pytest.raises(Undo):
+        users_transaction(store, rolled_back)
+    assert len({other.result() for other in others}) == 1
     assert [job.input for job in map(store.job, every_job(store))] == ['"other"']
 
 
@@ -176,7 +174,7 @@ def test_a_blocker_that_completes_at_the_instant_its_dependant_is_created_never_
     for _ in range(rounds):
         blocker = store.start("b")
         close = finisher(store, blocker.id, how)
-        delay = head_start + random.uniform(-0.001, 0.001)
+        delay = head_start + random.uniform(-0.001, 0.001)  # who of the two waits, and how long: the race is one of time
 
         def create(blocker: Any = blocker, pause: float = max(0, delay)) -> Any:
             time.sleep(pause)
@@ -224,27 +222,29 @@ def test_blockers_that_close_at_once_release_a_job_exactly_once(store: Store, nu
 def test_a_random_graph_worked_on_by_all_threads_ends_completed(store: Store) -> None:
     """Chains start, wait for each other, go on and close all at once; in the end nothing waits."""
     roots: list[str] = [store.start("b").id]
+    created: list[int] = []
 
     def create(seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(25):
             wanted = chance.sample(roots, min(len(roots), chance.randint(0, 3)))
             roots.append(store.start(chance.choice("ab"), blockers=wanted).id)
+        created.append(seed)
 
-    def work(worker: str) -> None:
-        quiet = 0
-        while quiet < 20:
-            jobs = store.claim(4, ["a", "b", "c"], worker=worker)
-            quiet = 0 if jobs else quiet + 1
+    def work(worker: str) -> bool:
+        """Whether nothing is left to do."""
+        while jobs := store.claim(4, ["a", "b", "c"], worker=worker):
             for job in jobs:
                 if job.type_name == "a" and job.chain_index == 0:
                     store.proceed(job, "c", blockers=[])
                 else:
                     assert store.complete(job, worker=worker).ids
-            if not jobs:
-                time.sleep(0.01)
+        return len(created) == 3 and not store.sql("SELECT 1 FROM {job} WHERE status <> 'completed' LIMIT 1")
 
-    together(*(lambda n=n: create(n) for n in range(3)), *(lambda n=n: work(f"w{n}") for n in range(4)))
+    together(
+        *(lambda n=n: create(n) for n in range(3)),
+        *(lambda n=n: eventually(lambda: work(f"w{n}"), PATIENCE) for n in range(4)),
+    )
     assert store.sql("SELECT DISTINCT status, open_blockers FROM {job}") == [("completed", 0)]
 
 

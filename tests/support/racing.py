@@ -77,7 +77,13 @@ def holding(store: Store, statement: str, **params: object) -> Iterator[None]:
 
 
 def wait_until_blocked(store: Store, number: int = 1) -> None:
-    """Until so many transactions of this database wait for a lock of another."""
+    """Until so many transactions of this database wait for a lock of another.
+
+    On a SQLite file the first of them tries to begin, behind another connection, and the others stand in line behind it.
+    """
+    if store.dialect == "sqlite":
+        eventually(lambda: store.database._lock.waiting_writers >= number - 1, every=0.002)
+        return
     waiting = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
     )
