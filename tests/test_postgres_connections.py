@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any
@@ -77,6 +78,14 @@ def terminate_others(admin: psycopg.Connection[Any]) -> int:
         "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
     ).fetchall()
     return len(rows)
+
+
+def closed_by_the_server(connections: Sequence[psycopg.Connection[Any]]) -> bool:
+    """Whether the end of every one has arrived here; nothing is read."""
+    poller = select.poll()
+    for conn in connections:
+        poller.register(conn.fileno(), select.POLLRDHUP)
+    return len(poller.poll(0)) == len(connections)
 
 
 # Opening.
@@ -561,8 +570,9 @@ def test_connections_that_died_in_the_pool_are_not_used(database: PostgresDataba
     barrier = threading.Barrier(4)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: database.run(lambda s: (barrier.wait(10), s.run(ONE, {}))), range(4)))
-    assert terminate_others(admin) >= 4
-    time.sleep(0.2)  # the ends must reach our sockets
+    idle = list(database._pool._pool)
+    assert terminate_others(admin) >= len(idle) >= 4
+    eventually(lambda: closed_by_the_server(idle))
     calls: list[int] = []
     for number in range(4):
         # One statement and nothing to recover with: an error here would be the caller's.

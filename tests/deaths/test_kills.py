@@ -112,7 +112,7 @@ def test_kills_at_random_over_two_thousand_jobs(client: Queuert, fleet: Fleet) -
         fleet.until(lambda: fleet.marks.count("started") >= goal, **crew)
         last = fleet.marks.all("started")[-1].pid
         busy = [worker for worker in fleet.running if worker.pid == last]
-        time.sleep(chance.choice([0, chance.uniform(0, 0.02)]))
+        time.sleep(chance.choice([0, chance.uniform(0, 0.02)]))  # nothing is waited for: any moment will do
         chance.choice([chance.choice(fleet.running), *busy]).kill()
 
     with fleet.explained():

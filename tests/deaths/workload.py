@@ -11,11 +11,12 @@ import logging
 import os
 import signal
 import sys
-import time
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from support import eventually
 from support.fleet import Marks
 
 from queuert import Backoff, Continuation, JobTypes, Lease, Queuert, RunningJob
@@ -24,6 +25,7 @@ from queuert.worker.outcomes import OutcomeWriter
 from queuert.worker.slots import Slots
 
 TABLES = ("CREATE TABLE ledger (job_id text, step text)", "CREATE TABLE prepared (job_id text, attempt integer)")
+GATE_OPENS_WITHIN = 120.0
 POINTS = ("claimed", "handler", "prepare", "prepared", "complete", "left", "committed", "returned", "written")
 STEPS = (
     *("first", "second", "third", "leaf", "join", "quick", "slow", "stalled", "poison", "strict", "rude"),
@@ -129,8 +131,7 @@ def make_types(marks: Marks, *, lease: float = 1.0, max_attempts: int | None = 2
         """Waits for a file to appear, and then ends as it is told to."""
         started(job)
         if job.attempt == 1:
-            while not Path(job.input["gate"]).exists():
-                time.sleep(0.001)
+            eventually(Path(job.input["gate"]).exists, GATE_OPENS_WITHIN, every=0.001)
         how = job.input["how"]
         try:
             if how == "prepare":
@@ -149,8 +150,7 @@ def make_types(marks: Marks, *, lease: float = 1.0, max_attempts: int | None = 2
         """Stands still in its first attempt, with its whole process, and then tries all the same to `how`."""
         started(job)
         how, gate = job.input["how"], Path(job.input["gate"])
-        while not gate.exists():  # the only thing that wakes it
-            time.sleep(0.001)
+        eventually(gate.exists, GATE_OPENS_WITHIN, every=0.001)  # the only thing that wakes it
         if job.input["told"]:
             marks.write("told", job.id, job.attempt, job.signal.reason if job.signal.wait(20) else None)
         error: str | None = None
@@ -228,7 +228,7 @@ def stay(marks: Marks, point: str, job_id: str) -> NoReturn:
     """Say where this process is, and never leave."""
     marks.write("at", job_id, 1, point)
     while True:
-        time.sleep(3600)
+        threading.Event().wait()
 
 
 def stay_in_the_library(app: Queuert, marks: Marks, point: str) -> None:
