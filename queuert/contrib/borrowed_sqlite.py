@@ -19,9 +19,12 @@ from urllib.parse import unquote, urlsplit
 from queuert.errors import DatabaseUnavailableError, StaleSnapshotError, TransactionRequiredError
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.sqlite import BUSY_TRIES, CHECKPOINT_WAIT, SNAPSHOT_TRIES, SqliteDatabase, _left_open
+from queuert.storage.sqlite import CHECKPOINT_WAIT, SqliteDatabase
+from queuert.storage.sqlite_connections import leave_open, was_left_open
+from queuert.storage.sqlite_errors import is_busy, is_snapshot
 from queuert.storage.sqlite_opening import pragma, run_pragma, switch_to_wal
-from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy, is_snapshot
+from queuert.storage.sqlite_session import JoinedSession, SqliteSession
+from queuert.storage.sqlite_transaction import BUSY_TRIES, SNAPSHOT_TRIES
 from queuert.storage.sqlite_vacuum import vacuum_in_steps
 from queuert.storage.unwrap import driver_error
 
@@ -49,6 +52,11 @@ class SqliteLoan(ABC):
 
 class BorrowedSqlite(SqliteDatabase):
     """SQLite on lent connections."""
+
+    def __init__(self, path: str, *, busy_timeout: float, check_foreign_keys: bool) -> None:
+        self._mutex = threading.Lock()
+        """Guards what a subclass knows of its owner's connections; no other lock is taken inside."""
+        super().__init__(path, busy_timeout=busy_timeout, check_foreign_keys=check_foreign_keys)
 
     @abstractmethod
     def _loan(self) -> AbstractContextManager[SqliteLoan]:
@@ -242,15 +250,16 @@ class BorrowedSqlite(SqliteDatabase):
 
     def after_fork(self) -> Iterable[object]:
         super().after_fork()
+        self._mutex = threading.Lock()
         self._thread.lent = None
         inherited = list(self._let_go())
         if inherited and not self.in_memory:
-            _left_open.add(os.path.realpath(self.path))
+            leave_open(self.path)
         return inherited
 
     def refuse_inherited(self) -> None:
         """The file may not be used in a child that was forked while it was open."""
-        if _left_open and os.path.realpath(self.path) in _left_open:
+        if was_left_open(self.path):
             raise DatabaseUnavailableError(
                 f"{self.path} was in use when this process was forked, and SQLite cannot work with it here: fork outside of "
                 "transactions; under uWSGI set py-call-uwsgi-fork-hooks = true."

@@ -1,5 +1,7 @@
 """A PostgreSQL connection that one thread waits on, with a deadline, while others may wake it.
 
+While that thread only waits, in `select`, another may `begin` a statement; who does so when is for the caller to order.
+
 `Connection.execute` waits for an answer for as long as the socket lives, and a socket whose other end was cut off
 without a word lives for hours. So this talks to libpq without blocking, as psycopg itself does, but waits for the
 socket, the waker and the clock together.
@@ -23,6 +25,7 @@ SETTINGS = b"SET client_encoding = 'UTF8'; SET synchronous_commit = off;"
 Connect = Callable[[], "psycopg.Connection[Any]"]
 Deadline = Callable[[], float]
 """When to give up, on the monotonic clock; asked again after each wake-up, since a stop brings it forward."""
+Ready = list[tuple[selectors.SelectorKey, int]]
 
 
 class Waker:
@@ -73,7 +76,15 @@ class Link:
 
     def wait(self, seconds: float) -> None:
         """Until the server sent something, the waker was used, or the time is over. Raises if the server is gone."""
-        for key, _ in self._selector.select(max(0.0, seconds)):
+        self.receive(self.select(seconds))
+
+    def select(self, seconds: float) -> Ready:
+        """The waiting alone, during which another thread may `begin` a statement."""
+        return self._selector.select(max(0.0, seconds))
+
+    def receive(self, ready: Ready) -> None:
+        """Take what has come."""
+        for key, _ in ready:
             if key.fileobj is self._waker:
                 self._waker.clear()
             else:
@@ -90,6 +101,16 @@ class Link:
             self._pg.send_query(sql)
         else:
             self._pg.send_query_params(sql, params)
+        self.finish(deadline=deadline)
+
+    def begin(self, sql: bytes, params: Sequence[bytes]) -> None:
+        """Send one statement, and leave its answer to `finish`."""
+        self._pg.send_query_params(sql, params)
+        if self._pg.flush():  # not all of it could be sent: who waits has to go on with it
+            self._waker.wake()
+
+    def finish(self, *, deadline: Deadline) -> None:
+        """Wait for the answer."""
         while self._unfinished():
             seconds = deadline() - time.monotonic()
             if seconds <= 0:

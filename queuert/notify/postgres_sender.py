@@ -3,6 +3,9 @@
 A transaction that calls `pg_notify` holds a lock of the whole server while it commits. In an enqueuer's own transaction
 that would put all enqueuers in one queue, so what they have to tell waits here, each thing once, and goes out in one
 short transaction that does not wait for the disk.
+
+While nothing is under way, whoever has something to tell sends it himself, over the same connection, which spares the first
+notice after a pause the way through the thread. The thread then reads the answer.
 """
 
 from __future__ import annotations
@@ -113,6 +116,13 @@ class Sender:
         self._idle = idle
         self._lock = threading.Lock()
         self._waiting: Waiting = {}
+        self._resting: Link | None = None
+        """The thread's link, while the thread does nothing but wait on it."""
+        self._begun: Waiting = {}
+        """What was sent over it meanwhile, and not answered yet."""
+        self._not_before = 0.0
+        """When the next send is due, if there is something to send."""
+        self._idle_until = 0.0
         self._thread: threading.Thread | None = None
         self._waker: Waker | None = None
         self._close_by: float | None = None
@@ -132,6 +142,8 @@ class Sender:
         if not payloads:
             return
         with self._lock:
+            if self._resting is not None and self._send_now(self._resting, channel, payloads):
+                return
             is_new = channel not in self._waiting
             waiting = self._waiting.setdefault(channel, set())
             if "" not in waiting:
@@ -156,6 +168,20 @@ class Sender:
 
     # Under the lock.
 
+    def _send_now(self, link: Link, channel: Channel, payloads: Sequence[str]) -> bool:
+        """Send it from here, if it is the first after a pause; whether it was."""
+        now = time.monotonic()
+        due = self._not_before + (PATIENCE if channel is Channel.CHAIN_CLOSED else 0.0)
+        if now < due or self._waiting or self._begun or self._close_by is not None or len(payloads) >= BUNDLE_FROM:
+            return False
+        try:
+            link.begin(*sending((Notice(channel, payload) for payload in payloads), self._names))
+        except Exception:
+            return False  # the thread will see what is wrong with its link
+        self._begun = {channel: set(payloads)}
+        self._not_before, self._idle_until = now + GAP, now + self._idle
+        return True
+
     def _start(self) -> None:
         waker = Waker()
         thread = threading.Thread(target=self._main, args=(waker,), name="queuert-notify-sender", daemon=True)
@@ -170,24 +196,26 @@ class Sender:
 
     def _end(self) -> None:
         self._thread = self._waker = self._close_by = None
+        self._not_before = 0.0
 
     # In the thread. The link is passed along, not shared: the next thread may start before this one has closed its own.
 
     def _main(self, waker: Waker) -> None:
         link: Link | None = None
-        not_before, gap, held_up = 0.0, GAP, False
-        idle_until = time.monotonic() + self._idle
+        gap, held_up = GAP, False
+        self._idle_until = time.monotonic() + self._idle
         try:
-            while (step := self._next_step(not_before, idle_until)) is not None:
+            while (step := self._next_step()) is not None:
                 batch, wait_until = step
                 if batch:
                     gap = min(gap * 2, LONGEST_GAP) if held_up else GAP
                     held_up = False
                     link, sent = self._flush(batch, link, waker)
-                    not_before = time.monotonic() + (gap if sent else GAP_AFTER_FAILURE)
-                    idle_until = time.monotonic() + self._idle
+                    with self._lock:
+                        self._not_before = time.monotonic() + (gap if sent else GAP_AFTER_FAILURE)
+                        self._idle_until = time.monotonic() + self._idle
                 else:
-                    held_up = wait_until < idle_until
+                    held_up = wait_until < self._idle_until
                     link = self._wait(wait_until, link, waker)
         except Exception:
             logger.exception("The sender of notices broke; the next notice starts another.")
@@ -197,10 +225,11 @@ class Sender:
             self._drop(link)
             waker.close()
 
-    def _next_step(self, not_before: float, idle_until: float) -> tuple[Waiting, float] | None:
+    def _next_step(self) -> tuple[Waiting, float] | None:
         """What to send now, or nothing yet and how long to wait; None ends the thread."""
         now = time.monotonic()
         with self._lock:
+            not_before, idle_until = self._not_before, self._idle_until
             if self._waiting and self._waiting.keys() <= {Channel.CHAIN_CLOSED}:
                 not_before += PATIENCE
             if self._waiting and (now >= not_before if self._close_by is None else now < self._close_by):
@@ -216,11 +245,24 @@ class Sender:
         if link is None:
             waker.wait(seconds)
             return None
+        with self._lock:
+            self._resting = link
         try:
-            link.wait(seconds)
+            ready = link.select(seconds)
+        finally:
+            with self._lock:  # from here on the link is this thread's alone again
+                self._resting = None
+                begun, self._begun = self._begun, {}
+        try:
+            link.receive(ready)
+            if begun:
+                link.finish(deadline=partial(self._deadline, time.monotonic() + ANSWER_WITHIN))
         except Exception:
-            # Gone while nobody needed it. Its backend's number may be given to another process now.
+            # Gone, maybe while nobody needed it. Its backend's number may be given to another process now.
             self._drop(link)
+            with self._lock:
+                for channel, payloads in begun.items():
+                    self._waiting.setdefault(channel, set()).update(payloads)
             return None
         return link
 

@@ -28,7 +28,7 @@ from queuert.storage.base import Params, Row
 from queuert.storage.postgres_times import load_timestamp
 
 COMPLETING: Final = frozenset(("complete_job", "continue_job"))
-HOT: Final = COMPLETING | {"insert_chain", "insert_plain"}
+HOT: Final = COMPLETING | {"claim_head", "insert_chain", "insert_plain"}
 
 LEASE_LOST: Final = "QU001"
 FIXED_SNAPSHOT: Final = "QU002"

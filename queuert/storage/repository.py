@@ -260,6 +260,23 @@ class Repository:
             only = {row[0] for row in self._run(session, "taken_ids", worker=worker, token=token, won=won)}
         return Claim(jobs, worker, token, suspect, only)
 
+    def claim_head(
+        self, session: Session, *, worker: str, token: int, type_name: str, lease: float, limit: int, held: Sequence[str] = ()
+    ) -> Claim:
+        """Claim up to `limit` due jobs among the first few of one type, on PostgreSQL. There may be more behind them."""
+        rows = self._run(
+            session,
+            "claim_head",
+            worker=worker,
+            token=token,
+            type=type_name,
+            lease=lease,
+            held=_dumps(held),
+            window=limit * CLAIM_WINDOW,
+            limit=limit,
+        )
+        return Claim(rows, worker, token, False)
+
     def claimed_with(self, session: Session, worker: str, token: int) -> Claim:
         """What a claim has taken whose answer was lost."""
         return Claim(self._run(session, "claimed_with", worker=worker, token=token), worker, token, False)

@@ -1,20 +1,13 @@
-"""SQLite: connections, transactions, and what goes wrong with them.
+"""SQLite: the ways to open a session on one database, and its maintenance.
 
-A file has one writer connection, shared by the process, and a few readers. The writer is guarded by the write side of
-a fair lock, so that this process's writers queue instead of spinning on SQLITE_BUSY; `busy_timeout` is for other
-processes. Readers have their own snapshot (WAL) and take no lock. A `:memory:` database is one connection for
-everything, and its readers take the read side.
+A file has one writer connection, shared by the process, and a few readers (`sqlite_connections.py`). The writer is guarded by
+the write side of a fair lock, so that this process's writers queue instead of spinning on SQLITE_BUSY; `busy_timeout` is for
+other processes (`sqlite_transaction.py`). Readers have their own snapshot (WAL) and take no lock. A `:memory:` database is one
+connection for everything, and its readers take the read side.
 
 Transactions that follow one another closely share a COMMIT (`group_commit.py`).
 
-Locks, always taken in this order: the read/write lock, then `_mutex`. `_mutex` guards the lists of connections and is
-never held while a database is waited for. After-commit effects run with neither held.
-
-How a write transaction of ours waits for other processes: it begins deferred and its first statement is a write,
-which waits for `busy_timeout`. It is tried `BUSY_TRIES` times, so it gives up after about three times the busy
-timeout. A transaction that read first can find its snapshot out of date (SQLITE_BUSY_SNAPSHOT); it starts again at
-once, on a new connection, since a cursor that somebody left open would keep the old snapshot alive, and IMMEDIATE, or other
-processes that write all the time would make it fail again and again. Blocks for user code begin so at once.
+The read/write lock is taken here, and always before the locks of the connections. After-commit effects run with none held.
 """
 
 from __future__ import annotations
@@ -22,48 +15,32 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
-from queuert.errors import DatabaseUnavailableError, ForeignKeysDisabledError, UnsupportedDatabaseError
+from queuert.errors import ForeignKeysDisabledError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.options import Duration, seconds
 from queuert.storage import forks
 from queuert.storage.base import Database
-from queuert.storage.group_commit import Group, SharedCommitError
-from queuert.storage.guard import (
-    BEGIN,
-    BEGIN_IMMEDIATE,
-    COMMIT,
-    ROLLBACK,
-    SAVEPOINT,
-    GuardedConnection,
-)
+from queuert.storage.group_commit import Group, GroupCommit
+from queuert.storage.guard import BEGIN, COMMIT, GuardedConnection
 from queuert.storage.rwlock import RWLock
 from queuert.storage.sqlite_block import Block
+from queuert.storage.sqlite_connections import Connections, open_connection
+from queuert.storage.sqlite_errors import is_transient, raise_explained
 from queuert.storage.sqlite_opening import (
-    Conn,
     Synchronous,
-    connect,
     implicit_begin,
     outside_transaction,
     pragma,
     run_pragma,
     switch_to_wal,
 )
-from queuert.storage.sqlite_session import (
-    JoinedSession,
-    SingleSession,
-    SqliteSession,
-    is_busy,
-    is_readonly,
-    is_snapshot,
-    is_transient,
-)
+from queuert.storage.sqlite_session import JoinedSession, SqliteSession
 from queuert.storage.sqlite_vacuum import vacuum_in_steps
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import MEMORY, absolute
@@ -72,17 +49,10 @@ T = TypeVar("T")
 
 logger = logging.getLogger("queuert.sqlite")
 
-BUSY_TRIES = 3
-SNAPSHOT_TRIES = 20
-IDLE_READERS = 8
 FORK_PATIENCE = 5.0  # seconds that a fork waits for this process's transactions
 AFTER_YOU = 0.00005
 """Seconds that leave Python's lock to the thread that was just given the write lock: it is soon in SQLite, and we go on."""
 CHECKPOINT_WAIT = 0.2  # seconds that a truncating checkpoint waits for readers while this process's writers queue
-
-_MEMBER = f"SAVEPOINT {SAVEPOINT}"
-_MEMBER_DONE = f"RELEASE {SAVEPOINT}"
-_MEMBER_UNDONE = f"ROLLBACK TO {SAVEPOINT}"
 
 
 class SqliteDatabase(Database):
@@ -115,21 +85,11 @@ class SqliteDatabase(Database):
         self.busy_timeout = seconds(busy_timeout, "busy_timeout")
         self.check_foreign_keys = check_foreign_keys
         self._lock = RWLock()
-        self._mutex = threading.Lock()
-        self._statements = threading.Lock()
-        self._writer: GuardedConnection | None = None
-        self._idle: list[sqlite3.Connection] = []
-        self._opened: set[sqlite3.Connection] = set()
-        self._borrowed = 0
-        """Readers in use."""
-        self._readers_change = threading.Condition(self._mutex)
-        self._forking = False
         self._lock_is_forks = False
-        self._generation = 0
-        self._orphaned = False
-        self._group: Group | None = None
+        self._connections = Connections(self.path, synchronous=synchronous, busy_timeout=self.busy_timeout)
+        self._group_commit = GroupCommit(self._connections)
         # Where a commit does not wait for the disk, there is nothing to share.
-        self._groups = not self.in_memory and synchronous in ("full", "extra")
+        self._shares = not self.in_memory and synchronous in ("full", "extra")
         forks.watch(self)
 
     def __repr__(self) -> str:
@@ -142,16 +102,16 @@ class SqliteDatabase(Database):
         self._refuse_inside_block()
         if self.in_memory:
             with self._locked(writes=False):
-                yield SqliteSession(self._shared_connection(), mutex=self._statements)
+                yield SqliteSession(self._connections.shared(), mutex=self._connections.statements)
             return
-        conn, generation = self._borrow_reader()
+        conn, generation = self._connections.borrow_reader()
         try:
             # One snapshot for all that is read here; it starts with the first query and costs two statements of no I/O.
             conn.execute(BEGIN)
             yield SqliteSession(conn)
             conn.execute(COMMIT)
         finally:
-            self._give_back(conn, generation)
+            self._connections.give_back(conn, generation)
 
     def run(
         self,
@@ -164,7 +124,7 @@ class SqliteDatabase(Database):
         self._refuse_inside_block()
         hooks = Hooks()
         with self._locked(writes=True):
-            result = self._transact(work, hooks, single=single)
+            result = self._group_commit.transact(work, hooks, single=single)
             awaited = self._lock.waiting_writers
         if awaited:
             time.sleep(AFTER_YOU)
@@ -172,7 +132,7 @@ class SqliteDatabase(Database):
         return result
 
     def block(self, *, shared: bool = False) -> AbstractContextManager[SqliteSession]:
-        return Block(self, shared=shared and self._groups)
+        return Block(self, shared=shared and self._shares)
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> SqliteSession:
         raw = unwrap(conn, reading=reading)
@@ -206,23 +166,18 @@ class SqliteDatabase(Database):
         return is_transient(error)
 
     def close(self) -> None:
-        with self._mutex:
-            idle, self._idle = self._idle, []
-            writer, self._writer = self._writer, None
-            self._generation += 1
-        for conn in idle:
-            self._close(conn)
+        writer = self._connections.retire()
         if writer is None:
             return
         try:
             self._lock.acquire_write(timeout=0)
         except (TimeoutError, RuntimeError):
             if self.in_memory:
-                self._opened.discard(writer)  # several may be reading: it closes when the last of them drops it
+                self._connections.drop(writer)
             return  # in use: whoever uses it closes it
         try:
-            self._commit_for_members()
-            self._close(writer)
+            self._group_commit.commit_for_members()
+            self._connections.close(writer)
         finally:
             self._lock.release_write()
 
@@ -263,9 +218,9 @@ class SqliteDatabase(Database):
     def _maintenance(self) -> Iterator[GuardedConnection]:
         """The writer, in its turn and with nothing open."""
         with self._locked(writes=True):
-            self._commit_for_members()
+            self._group_commit.commit_for_members()
             try:
-                yield self._write_connection()
+                yield self._connections.writer()
             except sqlite3.OperationalError as error:
                 self._raise(error)
 
@@ -275,8 +230,8 @@ class SqliteDatabase(Database):
         if self.in_memory:
             return True
         with self._locked(writes=True):
-            self._commit_for_members()
-            conn = self._write_connection()
+            self._group_commit.commit_for_members()
+            conn = self._connections.writer()
             run_pragma(conn, f"busy_timeout = {int(min(CHECKPOINT_WAIT, self.busy_timeout) * 1000)}")
             try:
                 return not pragma(conn, "wal_checkpoint(TRUNCATE)")
@@ -287,203 +242,11 @@ class SqliteDatabase(Database):
         """A connection of the caller's own that only reads, to poll `PRAGMA data_version` on."""
         if self.in_memory:
             raise UnsupportedDatabaseError("An in-memory database cannot be watched: nobody else can change it.")
-        conn = self._connect(sqlite3.Connection, writes=False)
-        self._opened.discard(conn)
-        return conn
+        return open_connection(
+            self.path, sqlite3.Connection, writes=False, synchronous=self.synchronous, busy_timeout=self.busy_timeout
+        )
 
-    # Transactions, with the write lock held.
-
-    def _transact(self, work: Callable[[Any], T], hooks: Hooks, *, single: bool) -> T:
-        group = self._open_group()
-        if group is not None:
-            with suppress(SharedCommitError):  # it was for another's fault: we do it again, alone
-                return self._transact_in_group(group, work, hooks)
-        busy = snapshots = 0
-        while True:
-            conn = self._write_connection()
-            try:
-                if single:
-                    return work(SingleSession(conn, hooks))
-                conn.own(BEGIN_IMMEDIATE if busy or snapshots else BEGIN)
-                result = work(SqliteSession(conn, hooks))
-                conn.own(COMMIT)
-                return result
-            except BaseException as error:
-                hooks.discard()
-                self._roll_back(conn)
-                if not isinstance(error, sqlite3.OperationalError):
-                    raise
-                if is_snapshot(error) and snapshots < SNAPSHOT_TRIES:
-                    snapshots += 1
-                    self._discard(conn)
-                elif is_busy(error) and busy < BUSY_TRIES - 1:
-                    busy += 1
-                    self._discard_if_unsure(conn, error)
-                else:
-                    self._raise(error)
-            finally:
-                self._close_if_retired(conn)
-
-    # Group commit; see group_commit.py. The write lock is held while a group's transaction is worked in.
-
-    def _enter_group(self, *, shared: bool) -> Group:
-        """Wait for our turn, and join the transaction that was handed over, or begin one. Who does not share is alone."""
-        self._lock.acquire_write()
-        try:
-            if not shared:
-                self._commit_for_members()
-            group = self._open_group()
-            if group is None:
-                group = self._group = Group(self._begin_immediate())
-            group.conn.own(_MEMBER)
-        except BaseException:
-            self._lock.release_write()
-            raise
-        return group
-
-    def _open_group(self) -> Group | None:
-        group = self._group
-        if group is not None and not group.conn.in_transaction:
-            # An interrupt came between its COMMIT and the word of it. Who waits for it has to look.
-            self._fail_group(sqlite3.OperationalError("the transaction has ended"))
-            return None
-        return group
-
-    def _leave_group(self, group: Group, error: BaseException | None = None, *, shared: bool) -> None:
-        """Our work is done, or undone: hand the transaction over or end it."""
-        try:
-            self._end_member(group, error, shared=shared)
-        finally:
-            self._lock.release_write()
-
-    def _await_group(self, group: Group) -> None:
-        """Return when what we did is on the disk."""
-        while not group.wait():
-            self._lock.acquire_write()
-            try:
-                if self._group is group:
-                    self._commit_for_members()
-            finally:
-                self._lock.release_write()
-
-    def _end_member(self, group: Group, error: BaseException | None, *, shared: bool) -> None:
-        conn = group.conn
-        if not conn.in_transaction:  # rolled back by SQLite itself, with everybody's work
-            self._group = None
-            group.end(error or sqlite3.OperationalError("the transaction was rolled back; the disk may be full"))
-            self._close_if_retired(conn)
-            return
-        try:
-            if error is not None:
-                conn.own(_MEMBER_UNDONE)
-            conn.own(_MEMBER_DONE)
-        except BaseException as broken:  # or interrupted, and nobody knows how far it came
-            self._fail_group(broken)
-            raise
-        group.members += error is None
-        if shared and group.members and self._lock.waiting_writers and not group.full:
-            return  # whoever is next goes on in it
-        if error is None:
-            self._commit_group()
-        else:
-            self._commit_for_members()
-
-    def _commit_group(self) -> None:
-        """Commit the open group, if there is one, and tell its members; raises what one of them is to raise."""
-        group = self._open_group()
-        if group is None:
-            return
-        try:
-            group.conn.own(COMMIT)
-            self._end_group(group)
-        except Exception as error:
-            self._fail_group(error, alone=group.members == 1)
-            group.check()
-            raise
-        except BaseException as interrupt:  # it may have come with the answer: then the COMMIT is done
-            if group.conn.in_transaction:
-                self._fail_group(interrupt)
-            else:
-                self._end_group(group)
-            raise
-
-    def _commit_for_members(self) -> None:
-        """Commit the open group, if there is one, for others: what it fails with is theirs."""
-        with suppress(Exception):
-            self._commit_group()
-
-    def _end_group(self, group: Group) -> None:
-        self._group = None
-        group.end()
-        self._close_if_retired(group.conn)
-
-    def _fail_group(self, error: BaseException, *, alone: bool = False) -> None:
-        group, self._group = self._group, None
-        if group is not None:
-            self._roll_back(group.conn)
-            group.end(error, alone=alone)
-            self._close_if_retired(group.conn)
-
-    def _transact_in_group(self, group: Group, work: Callable[[Any], T], hooks: Hooks) -> T:
-        """Our own short transaction, in one that was handed over: it commits both."""
-        group.conn.own(_MEMBER)
-        try:
-            result = work(SqliteSession(group.conn, hooks))
-            group.conn.own(_MEMBER_DONE)
-        except BaseException:
-            hooks.discard()
-            try:
-                group.conn.own(_MEMBER_UNDONE)
-                group.conn.own(_MEMBER_DONE)
-            except sqlite3.Error as broken:  # SQLite has rolled all of it back, or an interrupt came after the release
-                self._fail_group(broken)
-            else:
-                self._commit_for_members()
-            raise
-        group.members += 1
-        try:
-            self._commit_group()
-        except Exception as error:
-            hooks.discard()
-            raise SharedCommitError(str(error)) from error
-        return result
-
-    def _begin_immediate(self) -> GuardedConnection:
-        tries = 0
-        while True:
-            tries += 1
-            conn = self._write_connection()
-            try:
-                conn.own(BEGIN_IMMEDIATE)
-                return conn
-            except sqlite3.OperationalError as error:
-                if is_snapshot(error) and tries <= SNAPSHOT_TRIES:
-                    self._discard(conn)
-                elif is_busy(error) and tries < BUSY_TRIES:
-                    self._discard_if_unsure(conn, error)
-                else:
-                    self._raise(error)
-
-    def _roll_back(self, conn: GuardedConnection) -> None:
-        if conn.in_transaction:
-            try:
-                conn.own(ROLLBACK)
-            except sqlite3.Error:
-                logger.exception("A rollback failed; the connection is replaced.")
-                self._discard(conn)
-
-    def _raise(self, error: sqlite3.OperationalError) -> NoReturn:
-        """Raise an error that says what to do; a busy database stays the driver's own error, with a note."""
-        if is_readonly(error):
-            raise DatabaseUnavailableError(f"{self.path} cannot be written: {error}.") from error
-        if is_busy(error) and sys.version_info >= (3, 11):
-            error.add_note(
-                f"Another transaction held {self.path} for longer than the busy timeout of {self.busy_timeout:g} "
-                "seconds. If it is one of this thread's own, pass its connection as conn=."
-            )
-        raise error
-
-    # Connections.
+    # Whose turn it is.
 
     @contextmanager
     def _locked(self, *, writes: bool) -> Iterator[None]:
@@ -499,150 +262,68 @@ class SqliteDatabase(Database):
             if lock is self._lock and lock.held:
                 release()
 
-    def _write_connection(self) -> GuardedConnection:
-        """The writer; the write lock is held."""
-        writer = self._writer
-        if writer is None:
-            writer = self._connect(GuardedConnection, writes=True)
-            with self._mutex:
-                self._writer = writer
-        return writer
-
-    def _shared_connection(self) -> GuardedConnection:
-        """The connection of an in-memory database; the read lock is held, by others too."""
-        with self._statements:
-            return self._write_connection()
-
-    def _borrow_reader(self) -> tuple[sqlite3.Connection, int]:
-        with self._mutex:
-            while self._forking:
-                self._readers_change.wait()
-            self._borrowed += 1
-            generation = self._generation
-            if self._idle:
-                return self._idle.pop(), generation
+    def _enter_group(self, *, shared: bool) -> Group:
+        """Wait for our turn, and join the transaction that was handed over, or begin one. Who does not share is alone."""
+        self._lock.acquire_write()
         try:
-            return self._connect(sqlite3.Connection, writes=False), generation
+            return self._group_commit.enter(shared=shared)
         except BaseException:
-            self._reader_left()
+            self._lock.release_write()
             raise
 
-    def _give_back(self, conn: sqlite3.Connection, generation: int) -> None:
-        if conn not in self._opened:
-            return  # a child that forked in here
+    def _leave_group(self, group: Group, error: BaseException | None = None, *, shared: bool) -> None:
+        """Our work is done, or undone: hand the transaction over or end it."""
         try:
-            if conn.in_transaction:
-                conn.execute(ROLLBACK)
-            with self._mutex:
-                keep = generation == self._generation and len(self._idle) < IDLE_READERS
-                if keep:
-                    self._idle.append(conn)
-        except sqlite3.Error:
-            keep = False
-        if not keep:
-            self._close(conn)
-        self._reader_left()
+            if not self._group_commit.leave(group, error):
+                return
+            if shared and group.members and self._lock.waiting_writers and not group.full:
+                return  # whoever is next goes on in it
+            if error is None:
+                self._group_commit.commit()
+            else:
+                self._group_commit.commit_for_members()
+        finally:
+            self._lock.release_write()
 
-    def _reader_left(self) -> None:
-        with self._mutex:
-            self._borrowed -= 1
-            if self._forking:
-                self._readers_change.notify_all()
+    def _await_group(self, group: Group) -> None:
+        """Return when what we did is on the disk."""
+        while not group.wait():
+            self._lock.acquire_write()
+            try:
+                if self._group_commit.is_open(group):
+                    self._group_commit.commit_for_members()
+            finally:
+                self._lock.release_write()
 
-    def _discard(self, conn: GuardedConnection) -> None:
-        """Give up a writer that cannot be used any more. The next use opens another."""
-        if self.in_memory:
-            return
-        with self._mutex:
-            if self._writer is conn:
-                self._writer = None
-        self._close(conn)
-
-    def _discard_if_unsure(self, conn: GuardedConnection, error: sqlite3.OperationalError) -> None:
-        """Python 3.10 does not tell whether it was the snapshot."""
-        if not hasattr(error, "sqlite_errorcode"):
-            self._discard(conn)
-
-    def _close_if_retired(self, conn: GuardedConnection) -> None:
-        """close() was called while the writer was in use."""
-        if conn is not self._writer and conn in self._opened:
-            self._close(conn)
-
-    def _close(self, conn: sqlite3.Connection) -> None:
-        self._opened.discard(conn)
-        with suppress(sqlite3.Error):
-            conn.close()
-
-    def _connect(self, factory: type[Conn], *, writes: bool) -> Conn:
-        if self._orphaned:
-            raise DatabaseUnavailableError(
-                "This in-memory database belongs to the process that forked this one: use a file to share it."
-            )
-        if os.path.realpath(self.path) in _left_open:
-            raise DatabaseUnavailableError(
-                f"{self.path} was in use by the process that forked this one, inside a transaction: SQLite cannot work here. "
-                "Fork outside of transactions, or start processes with the spawn method; under uWSGI set "
-                "py-call-uwsgi-fork-hooks = true."
-            )
-        conn = connect(self.path, factory, writes=writes, synchronous=self.synchronous, busy_timeout=self.busy_timeout)
-        self._opened.add(conn)
-        return conn
+    def _raise(self, error: sqlite3.OperationalError) -> NoReturn:
+        """Raise an error that says what to do."""
+        raise_explained(error, self.path, self.busy_timeout)
 
     # Forks.
 
     def before_fork(self) -> None:
-        """Wait until nobody is in a transaction, and close everything; `forked()` lets the others go on.
-
-        SQLite keeps its locks in tables of the process. A child that inherits an open file takes the locks for its own and
-        has none of them: its parent's last close would delete the WAL that the child writes to.
-        """
+        """Wait until nobody is in a transaction, and close everything; `forked()` lets the others go on."""
         if self.in_memory:
             return
         deadline = time.monotonic() + FORK_PATIENCE
         with suppress(TimeoutError, RuntimeError):  # somebody's long block, or one that this thread is in itself
             self._lock.acquire_write(FORK_PATIENCE)
             self._lock_is_forks = True
-        with self._mutex:
-            self._forking = True
-            self._readers_change.wait_for(lambda: not self._borrowed, max(0.0, deadline - time.monotonic()))
-            idle, self._idle = self._idle, []
-            writer = self._writer if self._lock_is_forks else None
-        for conn in idle:
-            self._close(conn)
-        if writer is not None:
-            self._commit_for_members()
-            self._discard(writer)
+        writer = self._connections.before_fork(deadline)
+        if writer is not None and self._lock_is_forks:
+            self._group_commit.commit_for_members()
+            self._connections.discard(writer)
 
     def forked(self) -> None:
         """The fork is over."""
-        if not self._forking:
-            return
-        with self._mutex:
-            self._forking = False
-            self._readers_change.notify_all()
+        self._connections.forked()
         if self._lock_is_forks:
             self._lock_is_forks = False
             self._lock.release_write()
 
     def after_fork(self) -> Iterable[object]:
-        inherited = [*self._opened]
-        if self._writer is not None:
-            self._writer.session = None
-            self._orphaned = self.in_memory
-        if inherited and not self.in_memory:
-            _left_open.add(os.path.realpath(self.path))
+        inherited = self._connections.after_fork()
+        self._group_commit.forget()
         self._lock = RWLock()
-        self._mutex = threading.Lock()
-        self._statements = threading.Lock()
-        self._readers_change = threading.Condition(self._mutex)
-        self._writer = None
-        self._group = None
-        self._idle = []
-        self._opened = set()
-        self._borrowed = 0
-        self._forking = self._lock_is_forks = False
+        self._lock_is_forks = False
         return inherited
-
-
-_left_open: set[str] = set()
-"""Files that this process inherited open, and must not touch."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from queuert.errors import DatabaseUnavailableError, QueuertError, TransactionRequiredError, UnsupportedDatabaseError
-from queuert.storage.sqlite_session import is_busy
+from queuert.storage.sqlite_errors import is_busy
 from queuert.storage.urls import MEMORY
 
 Synchronous = Literal["off", "normal", "full", "extra"]

@@ -1,4 +1,4 @@
-"""Sessions on SQLite: how named queries run on a connection, and what its errors mean."""
+"""Sessions on SQLite: how named queries run on a connection."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from typing import TypeVar
 from queuert.errors import QueuertError, StaleSnapshotError
 from queuert.hooks import Hooks
 from queuert.storage.base import Params, Row
-from queuert.storage.group_commit import SharedCommitError
 from queuert.storage.guard import BEGIN_IMMEDIATE, COMMIT, SAVEPOINT, GuardedConnection
 from queuert.storage.sqlfiles import Query
+from queuert.storage.sqlite_errors import is_busy, is_snapshot
 
 T = TypeVar("T")
-
-# SQLite's result codes; the sqlite3 module reports them from Python 3.11 on.
-_BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _PROTOCOL, _BUSY_SNAPSHOT = 5, 6, 8, 10, 13, 15, 517
 
 
 class SqliteSession:
@@ -145,41 +142,11 @@ class JoinedSession(SqliteSession):
                 sqlite3.Cursor(self.raw).execute(begin)
 
     def _is_stale(self, error: sqlite3.OperationalError, waited: float) -> bool:
-        code = getattr(error, "sqlite_errorcode", None)
-        if code is not None or not is_busy(error):
-            return code == _BUSY_SNAPSHOT
+        if hasattr(error, "sqlite_errorcode") or not is_busy(error):
+            return is_snapshot(error)
         # Python 3.10 does not tell; but only a stale snapshot is refused without waiting.
         timeout = sqlite3.Cursor(self.raw).execute("PRAGMA busy_timeout").fetchone()[0] / 1000
         return waited < float(timeout) / 2
-
-
-def is_transient(error: BaseException) -> bool:
-    """Trying again later can help."""
-    if not isinstance(error, sqlite3.OperationalError):
-        return False
-    if isinstance(error, SharedCommitError):
-        return True
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:
-        return is_busy(error) or "disk" in str(error)
-    return code & 0xFF in (_BUSY, _LOCKED, _IOERR, _FULL, _PROTOCOL)
-
-
-def is_busy(error: BaseException) -> bool:
-    """Somebody else holds the database."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:
-        return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
-    return bool(code & 0xFF in (_BUSY, _LOCKED))
-
-
-def is_snapshot(error: BaseException) -> bool:
-    return getattr(error, "sqlite_errorcode", None) == _BUSY_SNAPSHOT
-
-
-def is_readonly(error: BaseException) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    return "readonly database" in str(error) if code is None else code & 0xFF == _READONLY
 
 
 def _with_text(conn: sqlite3.Connection, call: Callable[[], T]) -> T:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -18,7 +18,8 @@ from queuert.engine import Engine
 from queuert.job_types import JobType, JobTypeOrName
 from queuert.model import Job
 from queuert.options import Lease
-from queuert.storage.repository import Level
+from queuert.storage.base import Session
+from queuert.storage.repository import Claim, Level
 from queuert.worker.leases import Held, Terms
 
 HINT_LASTS = 1.0
@@ -64,14 +65,22 @@ class Claimer:
             self._durations = {name: lease.duration for name, lease in self._leases.items()}
         return self._leases
 
-    def claim(self, limit: int, *, suspect: bool = False, running: Sequence[str] = ()) -> list[Held]:
-        """Claim up to `limit` due jobs; the database decides when their leases end, and trust counts from here."""
+    def claim(
+        self, limit: int, *, suspect: bool = False, running: Sequence[str] = (), only: str | None = None
+    ) -> list[Held]:
+        """Claim up to `limit` due jobs; the database decides when their leases end, and trust counts from here.
+
+        With `only`, which a worker hears of that waits for work, the jobs may all be of this type: where that is quicker, no
+        others are looked for, and not far.
+        """
         leases = self.types
         if not leases:
             return []
         if self._unsure is not None and not suspect and (found := self._recover(*self._unsure)):
             return found
         limit = min(limit, self._most)
+        if only in leases and self._engine.database.dialect == "postgres":
+            return self._held(*self._claim_head(only, limit, running))
         levels = [] if suspect else self._hint()
         claimed = self._claim(limit, suspect, running, levels)
         if levels and len(claimed[1]) < limit:
@@ -91,24 +100,40 @@ class Claimer:
         return self._held(*claimed)
 
     def _claim(self, limit: int, suspect: bool, running: Sequence[str], levels: Sequence[Level]) -> tuple[float, list[Job]]:
-        repository = self._engine.repository
+        return self._run(
+            lambda session, token: self._engine.repository.claim(
+                session,
+                worker=self._worker_id,
+                token=token,
+                leases=self._durations,
+                limit=limit,
+                suspect=suspect,
+                held=running,
+                levels=levels,
+            ),
+            suspect,
+        )
+
+    def _claim_head(self, type_name: str, limit: int, running: Sequence[str]) -> tuple[float, list[Job]]:
+        return self._run(
+            lambda session, token: self._engine.repository.claim_head(
+                session,
+                worker=self._worker_id,
+                token=token,
+                type_name=type_name,
+                lease=self._durations[type_name],
+                limit=limit,
+                held=running,
+            )
+        )
+
+    def _run(self, claim: Callable[[Session, int], Claim], suspect: bool = False) -> tuple[float, list[Job]]:
+        """Run a claim with a token of its own; when it began, and what it took."""
         token = secrets.randbits(63)
         started = time.monotonic()
         with self._engine.explained(), self._noting(token, started, suspect):
-            claim = self._engine.database.run(
-                lambda session: repository.claim(
-                    session,
-                    worker=self._worker_id,
-                    token=token,
-                    leases=self._durations,
-                    limit=limit,
-                    suspect=suspect,
-                    held=running,
-                    levels=levels,
-                ),
-                single=True,
-            )
-        return started, repository.claimed_jobs(claim)
+            taken = self._engine.database.run(lambda session: claim(session, token), single=True)
+        return started, self._engine.repository.claimed_jobs(taken)
 
     @contextmanager
     def _noting(self, token: int, started: float, suspect: bool) -> Iterator[None]:

@@ -77,6 +77,8 @@ class Dispatcher:
         # Set by others, before they set the event.
         self._news = True
         """Jobs of ours may be due."""
+        self._heard: set[str] = set()
+        """Their types, as far as they were told."""
         self._rumour = False
         """Something may have happened."""
         self._hungry = False
@@ -104,6 +106,7 @@ class Dispatcher:
         if not type_name:
             self._rumour = True
         elif type_name in self._claimer.types:
+            self._heard.add(type_name)
             self._news = True
         else:
             return
@@ -155,13 +158,9 @@ class Dispatcher:
     def _step(self, now: float) -> float:
         """Do what can be done; how long to sleep then, unless something wakes us."""
         self._return_late(now)
-        if self._news:
-            self._news = False
-            self._more = True
-            self._pause = FIRST_PAUSE
-            self._claimer.news()
         if now >= self._look_at:
             self._more = True
+        only = self._hear()
         # Who frees a slot from here on wakes us; who did before is seen by looking.
         self._hungry = self._more or self._rumour or self._suspect is not None
         self._start_suspect(now)
@@ -171,18 +170,33 @@ class Dispatcher:
             self._more = self._more or self._is_due()
         if not self._more or limit <= 0:
             return self._until(time.monotonic())
-        claimed = self._claimer.claim(limit, running=[held.job.id for held in self._slots.running_jobs()])
+        claimed = self._claimer.claim(limit, running=[held.job.id for held in self._slots.running_jobs()], only=only)
         if claimed:
             self._keeper.take(claimed)
             self._slots.submit(claimed)
         if len(claimed) < limit:
             if claimed:
                 time.sleep(AFTER_YOU)
-            self._look_ahead(found=bool(claimed))
+            if only is None:
+                self._look_ahead(found=bool(claimed))
+            else:
+                self._more = self._is_due()  # the next claim looks at everything
         elif now - self._suspects_looked_at >= SUSPECT_LOOK:
             self._find_suspect()
         self._events.happened("claimed" if claimed else "looked")
         return 0.0 if self._more else self._until(time.monotonic())
+
+    def _hear(self) -> str | None:
+        """Take note of the news. The type that they are about, where there is one and nothing else to look for."""
+        if not self._news:
+            return None
+        self._news = False
+        # Who adds to the old set says afterwards that there are news, so that we look again, at everything.
+        heard, self._heard = self._heard, set()
+        had_nothing, self._more = not self._more, True
+        self._pause = FIRST_PAUSE
+        self._claimer.news()
+        return heard.pop() if had_nothing and len(heard) == 1 else None
 
     def _limit(self, now: float) -> int:
         """How many to claim."""

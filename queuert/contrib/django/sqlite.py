@@ -19,8 +19,9 @@ from queuert.hooks import Hooks
 from queuert.storage.base import Params, Row, Session
 from queuert.storage.guard import TransactionMisuseError
 from queuert.storage.sqlfiles import Query
-from queuert.storage.sqlite import BUSY_TRIES
-from queuert.storage.sqlite_session import JoinedSession, SqliteSession, is_busy
+from queuert.storage.sqlite_errors import is_busy
+from queuert.storage.sqlite_session import JoinedSession, SqliteSession
+from queuert.storage.sqlite_transaction import BUSY_TRIES
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MEMORY, absolute
 

@@ -99,6 +99,43 @@ SELECT (SELECT count(*) FROM candidate), (SELECT count(*) FROM fast), j.*
 FROM (VALUES (1)) one
 LEFT JOIN claimed j ON true;
 
+-- name: claim_head
+-- params: worker, token, type, lease, held, window, limit
+-- Take due jobs from the first few in the line of one type, in the same order: for a worker that has nothing to do and hears of
+-- a job. It takes half the time of claim_jobs, and may find nothing where that does: behind as many jobs of a higher priority
+-- that are not due yet, or that somebody else has locked.
+UPDATE {job} j
+SET status = 'running',
+    attempt = j.attempt + 1,
+    last_attempt_at = {now},
+    leased_by = :worker,
+    lease_token = :token,
+    leased_until = {now} + make_interval(secs => :lease::double precision),
+    heartbeat_at = NULL
+WHERE j.id = ANY (ARRAY(
+    SELECT j.id
+    FROM {job} j
+    WHERE j.id = ANY (ARRAY(
+        SELECT first.id
+        FROM (
+            SELECT j.id, j.scheduled_at
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = :type AND j.suspect = false
+              AND j.id <> ALL (ARRAY(SELECT h.id::{id_type} FROM json_array_elements_text(:held::json) AS h (id)))
+            ORDER BY j.priority DESC, j.scheduled_at
+            LIMIT :window::integer
+        ) first
+        WHERE first.scheduled_at <= {now}
+    ))
+      AND j.status::text NOT IN ('blocked', 'running', 'completed', 'failed', 'cancelled')
+      AND (j.scheduled_at > {now}) IS NOT TRUE
+    ORDER BY j.priority DESC, j.scheduled_at
+    LIMIT :limit::integer
+    FOR NO KEY UPDATE SKIP LOCKED
+))
+  AND set_config('synchronous_commit', 'off', true) IS NOT NULL
+RETURNING {claimed_columns};
+
 -- name: claimed_with
 -- params: worker, token
 -- What was claimed with a token, for a claim whose answer was lost. Few jobs run at a time.

@@ -2,6 +2,10 @@
 -- params: worker, token, types, levels, suspect, held, window, limit
 -- nothing: find_due and take_due do it
 
+-- name: claim_head
+-- params: worker, token, type, lease, held, window, limit
+-- nothing: find_due and take_due are quick enough
+
 -- name: claimed_with
 -- params: worker, token
 -- nothing: answers of SQLite do not get lost
