@@ -14,10 +14,10 @@ from support import eventually
 
 from queuert import Chain, ChainNotFoundError, NewChain, Queuert, RunningJob, Status
 from queuert.notify.base import Channel, Notice
-from queuert.storage.group_commit import SharedCommitError
 from queuert.storage.guard import GuardedConnection
 from queuert.storage.rwlock import RWLock
 from queuert.storage.sqlite import SqliteDatabase
+from queuert.storage.sqlite_errors import SharedCommitError
 from queuert.worker.outcomes import OutcomeWriter
 
 

@@ -903,7 +903,7 @@ def test_close_is_idempotent_and_a_later_call_opens_again(file: SqliteDatabase) 
     assert texts(file) == ["a"]
     file.close()
     file.close()
-    assert not file._opened
+    assert not file._connections.opened
     insert(file, "b")
     assert texts(file) == ["a", "b"]
 
@@ -912,11 +912,11 @@ def test_close_while_in_use_closes_when_given_back(file: SqliteDatabase) -> None
     with file.block() as session, ThreadPoolExecutor(1) as pool:
         pool.submit(file.close).result(10)
         session.run(INSERT, {"text": "a"})
-    assert not file._opened
+    assert not file._connections.opened
     with file.read() as session:
         file.close()
         assert session.run(COUNT, {}) == [(1,)]
-    assert not file._opened
+    assert not file._connections.opened
     with file.block() as session:
         file.close()
         session.run(INSERT, {"text": "b"})
@@ -958,13 +958,13 @@ FORK = """
             session.raw.execute("CREATE TABLE note (text TEXT)")
     add(database, "parent")
     assert rows(database) == 1
-    mine = set(database._opened)
+    mine = set(database._connections.opened)
 
     def child():
-        assert not database._opened
+        assert not database._connections.opened
         add(database, "child")
         assert rows(database) == 2
-        assert not (mine & database._opened)
+        assert not (mine & database._connections.opened)
         try:
             rows(memory)
         except DatabaseUnavailableError as error:
