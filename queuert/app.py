@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, tzinfo
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from queuert.chains import Chains, ChainTail, checked_actor, ids_of
 from queuert.engine import Engine, Settings
@@ -37,6 +37,8 @@ from queuert.worker.worker import Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from queuert.storage.postgres import PostgresDatabase
 
 InputT = TypeVar("InputT")
 
@@ -162,7 +164,7 @@ class Queuert(DefinesJobTypes):
             self._database.vacuum(full=full)
             return
         tables = [f"{self._names.prefix}{table}" for table in TABLES if table != "migration"]
-        self._database.vacuum(tables, schema=self._names.schema, full=full)  # type: ignore[attr-defined]  # not on SQLite
+        cast("PostgresDatabase", self._database).vacuum(tables, schema=self._names.schema, full=full)
 
     def cleanup(
         self,
@@ -542,7 +544,7 @@ def _notifier(database: Database, notify: object, prefix: str) -> tuple[Notifier
     if notify == "auto" and database.dialect == "postgres":
         from queuert.notify.postgres import PostgresNotifier  # psycopg is an extra
 
-        connect = database.open_listener  # type: ignore[attr-defined]  # on this one
+        connect = cast("PostgresDatabase", database).open_listener
         return PostgresNotifier(connect, prefix, sends=lambda: database.tells_other_processes), True
     if notify == "auto" and isinstance(database, SqliteDatabase) and not database.in_memory:
         from queuert.notify.sqlite_file import SqliteFileNotifier

@@ -83,8 +83,6 @@ class Database(ABC):
     dialect: str
     remedy = "run app.migrate(), or `queuert migrate`"
     """What to do when tables are missing or out of date."""
-    tells_other_processes = True
-    """Whether notices may leave this process; a test's database, which is dropped at its end, is better left alone."""
     around_attempt: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Entered around every attempt, from before the handler to after the commit: what a framework needs there."""
 
@@ -136,6 +134,11 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close every connection that is ours; idempotent. A later call opens new ones."""
+
+    @property
+    def tells_other_processes(self) -> bool:
+        """Whether notices may leave this process; a test's database, which is dropped at its end, is better left alone."""
+        return True
 
     # For connections that are lent by somebody else.
 

@@ -131,8 +131,9 @@ def outside_transaction(conn: sqlite3.Connection) -> Iterator[None]:
         return
     if getattr(conn, "autocommit", -1) is not False or conn.total_changes:
         raise QueuertError("Call configure_connection(conn) before the connection's first transaction.")
-    conn.autocommit = True  # type: ignore[attr-defined, unused-ignore]  # Python 3.12
+    switched: Any = conn  # there is no such attribute before Python 3.12
+    switched.autocommit = True
     try:
         yield
     finally:
-        conn.autocommit = False  # type: ignore[attr-defined, unused-ignore]
+        switched.autocommit = False

@@ -37,7 +37,7 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
         return f"DjangoPostgres({self.alias!r})"
 
     @property
-    def tells_other_processes(self) -> bool:  # type: ignore[override]
+    def tells_other_processes(self) -> bool:
         """Not in tests: Django drops the database at their end, and cannot while somebody is connected."""
         return not hasattr(mail, "outbox")
 

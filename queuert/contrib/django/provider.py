@@ -144,7 +144,7 @@ class OnDjango(Database):
         wrapper = self._wrapper
         if is_managed(wrapper):
             return work(self._joined(wrapper))
-        return super().run(work, recover=recover, single=single)  # type: ignore[safe-super]
+        return super().run(work, recover=recover, single=single)  # type: ignore[safe-super]  # the dialect's
 
     @contextmanager
     def _joined_block(self, wrapper: Any) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 # First, since it says what to install where psycopg is missing.
 from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
@@ -171,7 +171,7 @@ class EnginePostgres(PostgresDatabase):
         """Taken out of the pool for good, so that whatever the engine does to connect is done here too."""
         with self._reachable():
             fairy = self._engine.raw_connection()
-        raw: Connection = fairy.driver_connection  # type: ignore[assignment]  # the driver was checked at the start
+        raw = cast(Connection, fairy.driver_connection)  # the driver was checked at the start
         fairy.detach()
         raw.autocommit = True
         return raw
