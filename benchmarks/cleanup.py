@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.harness import Options, Store, Stores, Table, median, percentile, progress, run, seed_jobs
 from queuert import Queuert, Retention, RunningJob
@@ -75,11 +76,8 @@ class Claims:
                 taken.append((start, time.perf_counter() - start, len(claimed)))
             return claimed
 
-        Claimer.claim = timed  # type: ignore[method-assign]
-        try:
+        with patch.object(Claimer, "claim", timed):
             yield
-        finally:
-            Claimer.claim = claim  # type: ignore[method-assign]
 
 
 class Part:

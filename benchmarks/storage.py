@@ -15,9 +15,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeVar
 
-from benchmarks.bare import BATCH_INSERTS, bare
+from benchmarks.bare import BATCH_INSERTS, BarePostgres, BareSqlite, bare
 from benchmarks.harness import (
     PAYLOAD,
     RATIO_COLUMNS,
@@ -191,7 +192,7 @@ def ratios(store: Store, options: Options) -> Table:
     return table
 
 
-def _completions(ours: Ours, theirs: Any, size: int, times: int) -> list[Contender]:
+def _completions(ours: Ours, theirs: BareSqlite | BarePostgres, size: int, times: int) -> list[Contender]:
     """Completions of `size` jobs each; what they complete is claimed before, untimed."""
     claimed: dict[str, list[Any]] = {}
 
@@ -206,7 +207,7 @@ def _completions(ours: Ours, theirs: Any, size: int, times: int) -> list[Contend
         return lambda: sum(call(jobs) for jobs in claimed[name])
 
     def complete_bare(jobs: list[Any]) -> int:
-        return theirs.complete_one(jobs[0]) if size == 1 else theirs.complete_many(jobs, [None] * len(jobs))  # type: ignore[no-any-return]
+        return theirs.complete_one(jobs[0]) if size == 1 else theirs.complete_many(jobs, [None] * len(jobs))
 
     limit = size * times
     return [
@@ -293,7 +294,7 @@ def hot_costs(queues: Sequence[Queue]) -> dict[str, list[tuple[float, float]]]:
         counted = []
         for queue in queues:
             prepare(queue)
-            counted.append(queue.meter.count(lambda session, queue=queue: work(queue, session)))  # type: ignore[misc]
+            counted.append(queue.meter.count(partial(work, queue)))
         times: list[list[float]] = [[] for _ in queues]
         for _ in range(TIMES):
             for queue, own in zip(queues, times, strict=True):
@@ -304,7 +305,7 @@ def hot_costs(queues: Sequence[Queue]) -> dict[str, list[tuple[float, float]]]:
         queue.warm_up()
     for types in (TYPES[-1:], TYPES[:5], TYPES):
         label = f"claim 100 of {len(types)} type{'s' if len(types) > 1 else ''}"
-        measure(label, lambda queue, session, types=types: queue.claim(session, types), lambda queue: None)  # type: ignore[misc]
+        measure(label, partial(Queue.claim, types=types), lambda queue: None)
     measure("complete 100", Queue.complete, Queue.hold, single=False)
     measure("insert 100", Queue.insert, lambda queue: None)
     return found
@@ -420,7 +421,7 @@ def _index_costs(whole: Ours, lacking: Ours, options: Options) -> dict[str, floa
 
     def compare(work: Callable[[Ours], int], turns: int, prepare: Callable[[Ours], object] | None = None) -> float:
         contenders = [
-            Contender(name, lambda ours=ours: work(ours), prepare and (lambda ours=ours: prepare(ours)))  # type: ignore[misc]
+            Contender(name, partial(work, ours), prepare and partial(prepare, ours))
             for name, ours in (("with", whole), ("without", lacking))
         ]
         return race(contenders, rounds=options.rounds, turns=turns).ratio("with", "without")

@@ -15,7 +15,7 @@ from huey.storage import SqliteStorage
 from benchmarks.peers.base import Peer, handled
 
 
-class NormalStorage(SqliteStorage):  # type: ignore[misc]
+class NormalStorage(SqliteStorage):  # type: ignore[misc]  # huey has no types
     def _create_connection(self) -> sqlite3.Connection:
         conn: sqlite3.Connection = super()._create_connection()
         conn.execute("PRAGMA synchronous = NORMAL")
@@ -33,11 +33,10 @@ class Huey(Peer):
         path = url.removeprefix("sqlite:///")
         self._huey = huey.Huey(filename=path, fsync=True, results=False, storage_class=self.storage, timeout=10)
 
-        @self._huey.task(name="plain")  # type: ignore[untyped-decorator]
         def plain(payload: dict[str, Any]) -> None:
             handled.hit()
 
-        self._task = plain
+        self._task = self._huey.task(name="plain")(plain)
 
     def enqueue_each(self, payloads: Sequence[dict[str, Any]]) -> None:
         for payload in payloads:
