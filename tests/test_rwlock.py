@@ -242,7 +242,7 @@ def test_any_mixture_of_threads_ends_and_never_breaks_the_rules(plans: list[list
                 readers, writers = readers + reads, writers + (not reads)
                 if writers > 1 or (writers and readers):
                     broken.append(f"{readers} readers and {writers} writers")
-            time.sleep(random.choice([0, 0.0002]))
+            time.sleep(random.choice([0, 0.0002]))  # others get the chance to be where they must not be
             with guard:
                 readers, writers = readers - reads, writers - (not reads)
             (lock.release_read if reads else lock.release_write)()
@@ -265,7 +265,7 @@ def test_nobody_starves_in_a_crowd_that_never_pauses(lock: RWLock, crowd: str, s
     def hammer() -> None:
         while not stop.is_set():
             with side(lock, crowd):
-                time.sleep(0.0005)
+                time.sleep(0.0005)  # so that the next of the crowd is there before this one leaves
 
     with ThreadPoolExecutor(8) as pool:
         hammering = [pool.submit(hammer) for _ in range(8)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import eventually
+from support import eventually, found
+from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
 from queuert.chains import Chains
+from queuert.worker.outcomes import OutcomeWriter
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_a_few_results_wait_for_others_only_while_jobs_wait_for_slots(
     monkeypatch.setattr("queuert.worker.completer.GATHER", 60.0)
     app.job("job")(lambda job: None)
     with app.worker(concurrency=1) as worker:
-        completer: Any = worker._crew._completer  # type: ignore[union-attr]
+        completer: Any = found(worker._crew)._completer
         completer._more_to_come = lambda: line
         chain = app.start_chain("job")
         if line:
@@ -71,20 +74,22 @@ def test_slots_wait_when_results_pile_up(app: Queuert, monkeypatch: pytest.Monke
         ran[0] += 1
 
     app.start_chains([NewChain("job") for _ in range(100)])
-    blocked = threading.Event()
-    end = Chains.carry_out
+    writing, go_on = threading.Event(), threading.Event()
+    write = OutcomeWriter.write
 
-    def slow(self: Chains, *args: Any, **kwargs: Any) -> Any:
-        blocked.wait(10)
-        return end(self, *args, **kwargs)
+    def slow(self: OutcomeWriter, *args: Any, **kwargs: Any) -> Any:
+        writing.set()
+        go_on.wait(20)
+        return write(self, *args, **kwargs)
 
-    monkeypatch.setattr(Chains, "carry_out", slow)
-    with app.worker(concurrency=3):
-        # Two being written, five in the queue, three in the hands of slots.
-        eventually(lambda: ran[0] >= 3)
-        time.sleep(0.3)
-        assert ran[0] <= 10
-        blocked.set()
+    monkeypatch.setattr(OutcomeWriter, "write", slow)
+    with app.worker(concurrency=3) as worker:
+        assert writing.wait(10)
+        completer: Any = found(worker._crew)._completer
+        eventually(lambda: len(completer._space._waiters) == 3)
+        # One or two being written, five in the queue, three in the hands of slots.
+        assert 9 <= ran[0] <= 10
+        go_on.set()
         eventually(lambda: finished(app), timeout=30)
     assert ran[0] == 100
 
@@ -155,7 +160,10 @@ def test_a_result_whose_row_is_locked_delays_only_itself(pg_url: str, ends: str)
                 thread.start()
                 thread.join(20)
                 assert results == ["fine"] * 5
-                time.sleep(3.5)  # longer than the lease, and until it is waited for alone
+                late = "SELECT leased_until < clock_timestamp() FROM queuert_job WHERE id = %s"
+                eventually(lambda: tx.execute(late, (chain.id,)).fetchone()[0])
+                waited_for = "SELECT EXISTS (SELECT FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
+                eventually(lambda: tx.execute(waited_for).fetchone()[0])
             [attempt] = eventually(lambda: app.attempts(chain.id))
             assert attempt.outcome == ("failed" if ends == "raises" else "succeeded")
             assert attempt.worker_id == worker.id
@@ -182,38 +190,31 @@ def test_a_locked_job_that_waits_for_the_chain_delays_only_that_chain(pg_url: st
                 thread.join(20)
                 assert results == ["done"] * 5
             assert app.wait_for(chain, timeout=10).output == "done"
-            assert app.get_chain(waiting.id).status == "pending"  # type: ignore[union-attr]
+            assert found(app.get_chain(waiting.id)).status == "pending"
         finally:
             worker.stop()
 
 
-def test_a_passing_error_is_ridden_out_and_nothing_is_lost(app: Queuert) -> None:
-    app.job("job")(lambda job: time.sleep(0.02))
-    database = app._engine.database
-    was_transient = database.is_transient
-    run = database.run
-    failures = [0]
-
-    class Gone(Exception):
-        pass
+def test_a_passing_error_is_ridden_out_and_nothing_is_lost(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queuert.worker.completer.GROUP", 10)
+    app.job("job")(lambda job: None)
+    calls: Counter[str] = Counter()
+    run = app._engine.database.run
 
     def flaky(work: Any, **options: Any) -> Any:
-        if time.monotonic() % 0.5 < 0.15:
-            failures[0] += 1
+        """Every third call of each thread fails."""
+        role = threading.current_thread().name.removeprefix("queuert-w1-")
+        calls[role] += 1
+        if calls[role] % 3 == 0:
             raise Gone
         return run(work, **options)
 
-    database.is_transient = lambda error: isinstance(error, Gone) or was_transient(error)  # type: ignore[method-assign]
     chains = app.start_chains([NewChain("job", n) for n in range(50)])
-    database.run = flaky  # type: ignore[method-assign]
-    try:
-        with app.worker(concurrency=3, reap_interval=3600):
-            for chain in chains:
-                app.wait_for(chain, timeout=30)
-                time.sleep(0.01)
-    finally:
-        database.run = run  # type: ignore[method-assign]
-    assert failures[0] > 0
+    with outage(app, flaky), app.worker(name="w1", concurrency=3, reap_interval=3600):
+        for chain in chains:
+            app.wait_for(chain, timeout=30)
+    assert calls["dispatcher"] >= 3
+    assert calls["completer"] >= 3
     assert [[attempt.outcome for attempt in app.attempts(chain.id)] for chain in chains] == [["succeeded"]] * 50
 
 
@@ -289,28 +290,15 @@ def test_stop_gives_up_on_a_database_that_is_gone(app: Queuert) -> None:
         leave.wait(20)
 
     chain = app.start_chain(handler)
-    database = app._engine.database
-    run, was_transient = database.run, database.is_transient
-
-    class Gone(Exception):
-        pass
-
-    def gone(*args: Any, **kwargs: Any) -> Any:
-        raise Gone
-
-    database.is_transient = lambda error: isinstance(error, Gone) or was_transient(error)  # type: ignore[method-assign]
     worker = app.worker(name="w1")
     worker.start()
     entered.wait(10)
-    database.run = gone  # type: ignore[method-assign]
-    try:
+    with outage(app):
         leave.set()
         started = time.monotonic()
         worker.stop(timeout=0.5)
         assert time.monotonic() - started < 5
         eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("queuert-w1-")])
-    finally:
-        database.run = run  # type: ignore[method-assign]
     job = app.get_job(chain.id)
     assert job is not None
     assert job.status == "running", "its lease runs out, and it runs again"
