@@ -305,8 +305,8 @@ def test_a_wrong_application_ends_the_supervisor(start: Start) -> None:
 
 def test_children_that_do_not_stop_in_time_make_the_exit_code_one(client: Queuert, start: Start, tmp_path: Path) -> None:
     (tmp_path / "stubborn.py").write_text(
-        f"{TASKS}\nimport time\n\n@app.job('stubborn')\ndef stubborn(job: RunningJob[str]) -> None:\n"
-        "    Path(f'{job.input}-{job.id}').touch()\n    time.sleep(600)\n"
+        f"{TASKS}\nimport threading\n\n@app.job('stubborn')\ndef stubborn(job: RunningJob[str]) -> None:\n"
+        "    Path(f'{job.input}-{job.id}').touch()\n    threading.Event().wait()\n"
     )
     client.declare("stubborn")
     process = start("stubborn:app", "--processes", "2", "--stop-timeout", "0.2")
@@ -317,7 +317,7 @@ def test_children_that_do_not_stop_in_time_make_the_exit_code_one(client: Queuer
     assert "stubborn" in process.text
 
 
-# The supervisor alone, with children that need no database
+# The supervisor alone, with children that need no database. Whether one was well is a matter of how long it lived.
 
 SCRIPT = """
 import sys, time
@@ -381,7 +381,7 @@ import logging, sys
 from queuert.cli import supervisor
 logging.basicConfig(level="INFO")
 supervisor.KILL_AFTER = 0.2
-child = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w').close(); time.sleep(600)"
+child = "import signal, sys; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w').close(); signal.pause()"
 run = supervisor.Supervisor(lambda number, fd: [sys.executable, "-c", child, f"{sys.argv[1]}-{number}"], 2)
 sys.exit(run.run())
 """
