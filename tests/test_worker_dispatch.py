@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from support import eventually
+from support import eventually, found
+from support.clocks import make_older
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
 from queuert.storage.repository import Level, Repository
@@ -20,28 +24,38 @@ FOREVER = 3600
 
 @pytest.fixture
 def claims(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What every claim asked for and got."""
+    """What every claim asked for and got, and when."""
     made: list[dict[str, Any]] = []
     claim = Repository.claim
 
     def recording(self: Repository, session: Any, **options: Any) -> Any:
         claimed = claim(self, session, **options)
-        made.append({**options, "got": len(self.claimed_jobs(claimed))})
+        made.append({**options, "at": time.monotonic(), "got": len(self.claimed_jobs(claimed))})
         return claimed
 
     monkeypatch.setattr(Repository, "claim", recording)
     return made
 
 
+def hears_of_others(app: Queuert) -> bool:
+    """Whether notices from other processes arrive, if there can be any."""
+    notifier: Any = app._engine.notifier
+    watcher = notifier._buses.get()._watcher
+    return watcher is None or watcher._works_since < math.inf
+
+
 def started_after(app: Queuert, start: Callable[[], Any]) -> float:
     """Seconds from the call to the start of the handler, with a worker that does not poll."""
     at: list[float] = []
     app.job("job")(lambda job: at.append(time.monotonic()))
-    with app.worker(poll_interval=FOREVER) as worker:
-        worker.events.watch()
-        worker._crew._dispatcher.scheduled("job")  # type: ignore[union-attr]
+    worker = app.worker(poll_interval=FOREVER)
+    worker.events.watch()
+    with worker:
+        # It has looked on its own account, has heard that notices arrive, and has looked once more: now it sleeps.
         worker.events.wait("looked")
-        time.sleep(0.1)
+        eventually(lambda: hears_of_others(app))
+        found(worker._crew)._dispatcher.scheduled("job")
+        worker.events.wait("looked", count=2)
         before = time.monotonic()
         start()
         eventually(lambda: at)
@@ -110,9 +124,9 @@ def test_the_highest_priority_first_then_the_longest_due(app: Queuert) -> None:
     def handler(job: RunningJob[str]) -> None:
         order.append(job.input)
 
-    for name, priority in (("low", -5), ("first", 0), ("second", 0), ("high", 5)):
-        app.start_chain("job", name, priority=priority)
-        time.sleep(0.005)
+    for age, (name, priority) in enumerate((("high", 5), ("second", 0), ("first", 0), ("low", -5))):
+        chain = app.start_chain("job", name, priority=priority)
+        make_older(app, chain.id, timedelta(seconds=age))
     with app.worker():
         eventually(lambda: len(order) == 4)
     assert order == ["high", "first", "second", "low"]
@@ -128,7 +142,7 @@ def test_short_jobs_are_claimed_in_large_batches(app: Queuert, claims: list[dict
 
 
 def test_slow_jobs_are_not_prefetched(app: Queuert, claims: list[dict[str, Any]]) -> None:
-    app.job("job")(lambda job: time.sleep(0.15))
+    app.job("job")(lambda job: job.signal.wait(0.15))  # by the clock, as the dispatcher measures it
     app.start_chains([NewChain("job", n) for n in range(12)])
     with app.worker(concurrency=3):
         eventually(lambda: not app.list_jobs(statuses=["pending", "running"], limit=1).items, timeout=60)
@@ -160,13 +174,22 @@ def test_jobs_that_wait_behind_a_slow_one_go_to_others(app: Queuert) -> None:
 
 def test_an_idle_worker_does_not_ask(app: Queuert, claims: list[dict[str, Any]]) -> None:
     app.job("job")(lambda job: None)
-    with app.worker(poll_interval=FOREVER, reap_interval=FOREVER) as worker:
-        worker.events.watch()
+    worker = app.worker(poll_interval=FOREVER, reap_interval=0.05)
+    worker.events.watch()
+    with worker:
+        worker.events.wait("looked")
         app.wait_for(app.start_chain("job"), timeout=10)
-        time.sleep(0.5)
+        worker.events.wait("looked", count=2)
         before = len(claims)
-        time.sleep(1)
+        # Another of its threads is busy all the while.
+        worker.events.wait("reaped", count=worker.events.count("reaped") + 20)
         assert len(claims) - before <= 1
+
+
+def pauses_between(claims: list[dict[str, Any]]) -> list[float]:
+    """Seconds between one look for jobs and the next; each is followed by a look for suspects."""
+    at = [made["at"] for made in claims if not made.get("suspect")]
+    return [later - earlier for earlier, later in pairwise(at)]
 
 
 def test_a_due_job_that_cannot_be_had_is_asked_for_less_and_less(pg_url: str, claims: list[dict[str, Any]]) -> None:
@@ -177,7 +200,7 @@ def test_a_due_job_that_cannot_be_had_is_asked_for_less_and_less(pg_url: str, cl
         with app.transaction() as tx:
             tx.execute("SELECT 1 FROM queuert_job FOR UPDATE")
             worker.start()
-            time.sleep(2)
+            eventually(lambda: min(pauses_between(claims)[-2:], default=0) > 0.5)
             asked = len(claims)
         try:
             assert app.wait_for(chain, timeout=5).output == "ran"
@@ -235,7 +258,7 @@ def test_a_hint_does_not_hide_a_higher_priority(pg_url: str) -> None:
             order.append(job.input)
             if job.input == "urgent":
                 urgent.set()
-            time.sleep(0.001)
+            urgent.wait(0.001)
 
         app.start_chains([NewChain("job", "usual") for _ in range(6000)])
         with app.worker(concurrency=2):
