@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import eventually
+from support import eventually, found
+from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, Queuert, RunningJob
 
@@ -45,7 +46,7 @@ def test_a_job_longer_than_its_lease_keeps_it_by_renewal(app: Queuert) -> None:
     assert "HEARTBEAT" in events
 
 
-def test_one_statement_renews_all_leases(app: Queuert) -> None:
+def test_one_statement_renews_all_leases(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
     @app.job("long", lease=Lease(duration=30, renew_every=0.3))
@@ -53,11 +54,14 @@ def test_one_statement_renews_all_leases(app: Queuert) -> None:
         release.wait(20)
 
     chains = [app.start_chain(long) for _ in range(8)]
-    renewals = []
+    renewals: list[int] = []
     renew = app._engine.repository.renew_leases
-    app._engine.repository.renew_leases = lambda session, worker, items: (  # type: ignore[method-assign]
-        renewals.append(len(items)) or renew(session, worker, items)  # type: ignore[func-returns-value]
-    )
+
+    def counted(session: Any, worker: str, items: Any) -> set[str]:
+        renewals.append(len(items))
+        return renew(session, worker, items)
+
+    monkeypatch.setattr(app._engine.repository, "renew_leases", counted)
     with app.worker(concurrency=8) as worker:
         worker.events.watch()
         eventually(lambda: all(status(app, chain.id) == "running" for chain in chains))
@@ -227,7 +231,7 @@ def test_a_job_that_is_still_running_here_is_not_claimed_again(app: Queuert) -> 
         assert app.wait_for(chain, timeout=10).output == "attempt 2"
 
 
-def test_a_slow_renewal_does_not_extend_trust(app: Queuert) -> None:
+def test_a_slow_renewal_does_not_extend_trust(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database grants from its own now, at the earliest the moment the call began."""
     release, entered = threading.Event(), threading.Event()
 
@@ -244,24 +248,24 @@ def test_a_slow_renewal_does_not_extend_trust(app: Queuert) -> None:
     def slow(session: Any, worker: str, items: Any) -> set[str]:
         started = time.monotonic()
         renewed = renew(session, worker, items)
-        time.sleep(0.3)
+        time.sleep(0.3)  # on its way: by the clock, as trust is
         spans.append((started, time.monotonic()))
         return renewed
 
     with app.worker() as worker:
         worker.events.watch()
         entered.wait(10)
-        [held] = worker._crew._keeper.in_hand()  # type: ignore[union-attr]
-        repository.renew_leases = slow  # type: ignore[method-assign]
+        [held] = found(worker._crew)._keeper.in_hand()
+        monkeypatch.setattr(repository, "renew_leases", slow)
         worker.events.wait("renewed", count=2)
         trusted = held.trusted_until
         assert any(start + 2.9 < trusted <= start + 3 for start, _ in spans)
-        repository.renew_leases = renew  # type: ignore[method-assign]
+        monkeypatch.undo()
         release.set()
         app.wait_for(chain, timeout=10)
 
 
-def test_a_job_whose_lease_ended_while_it_waited_is_not_started(app: Queuert) -> None:
+def test_a_job_whose_lease_ended_while_it_waited_is_not_started(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
     app.job("job", lease=SHORT)(lambda job: ran.append(job.attempt))
     repository = app._engine.repository
@@ -270,12 +274,13 @@ def test_a_job_whose_lease_ended_while_it_waited_is_not_started(app: Queuert) ->
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         claimed = claim(*args, **kwargs)
+        answered = time.monotonic()
         if repository.claimed_jobs(claimed) and not slowed.is_set():
             slowed.set()
-            time.sleep(0.8)
+            eventually(lambda: time.monotonic() > answered + SHORT.duration_seconds)
         return claimed
 
-    repository.claim = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(repository, "claim", slow)
     with app.worker(reap_interval=1000) as worker:
         stall(worker)  # or it renews the lease before the slot looks
         worker.events.watch()
@@ -306,7 +311,8 @@ def test_a_locked_row_is_not_a_lost_lease(pg_url: str) -> None:
 
 
 def test_a_long_block_delays_renewals_and_nobody_reaps_meanwhile(app: Queuert) -> None:
-    if app._engine.database.dialect != "sqlite":
+    database: Any = app._engine.database
+    if database.dialect != "sqlite":
         pytest.skip("only one writer at a time is SQLite's way")
     entered, leave = threading.Event(), threading.Event()
 
@@ -321,7 +327,10 @@ def test_a_long_block_delays_renewals_and_nobody_reaps_meanwhile(app: Queuert) -
         entered.wait(10)
         with app.transaction() as tx:
             tx.execute("CREATE TABLE something (n integer)")
-            time.sleep(1.5)
+            lock = database._lock
+            eventually(lambda: lock.waiting_writers + lock.waiting_readers >= 3)  # who renews, and both who reap
+            late = "SELECT leased_until < strftime('%Y-%m-%dT%H:%M:%fZ', 'now') FROM queuert_job"
+            eventually(lambda: tx.execute(late).fetchone()[0])
         leave.set()
         assert app.wait_for(chain, timeout=10).output == "not told"
     assert [attempt.outcome for attempt in app.attempts(chain.id)] == ["succeeded"]
@@ -339,22 +348,18 @@ def test_an_unreachable_database_costs_nothing_but_time(app: Queuert) -> None:
             job.signal.raise_if_set()
         return f"attempt {job.attempt}"
 
+    tried: set[str] = set()
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        tried.add(threading.current_thread().name)
+        raise Gone
+
     chain = app.start_chain(polite)
-    database = app._engine.database
-    run = database.run
-    transient = RuntimeError("gone for a while")
-    was_transient = database.is_transient
-    database.is_transient = lambda error: error is transient or was_transient(error)  # type: ignore[method-assign]
-    with app.worker(reap_interval=1000):
+    with app.worker(name="w1", reap_interval=1000):
         entered.wait(10)
-
-        def fail(*args: Any, **kwargs: Any) -> Any:
-            raise transient
-
-        database.run = fail  # type: ignore[method-assign]
-        eventually(lambda: told)
-        time.sleep(0.2)
-        database.run = run  # type: ignore[method-assign]
+        with outage(app, refuse):
+            eventually(lambda: told)
+            eventually(lambda: "queuert-w1-completer" in tried)
         assert app.wait_for(chain, timeout=10).output == "attempt 2"
     assert [attempt.outcome for attempt in app.attempts(chain.id)] == ["rescheduled", "succeeded"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import eventually
+from support import eventually, found
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
-from queuert.chains import Chains
+from queuert.worker.outcomes import OutcomeWriter
 
 
 def test_input_that_no_longer_decodes_fails_at_once_and_alone(app: Queuert) -> None:
@@ -150,30 +150,30 @@ def test_one_poison_job_among_two_hundred_fails_alone(kind: str, request: pytest
 
         deaths = 0
         process = start()
-        deadline = time.monotonic() + 90
+
+        def all_closed() -> bool:
+            nonlocal deaths, process
+            if process.poll() is not None:
+                deaths += 1
+                process = start()
+            return not app.list_chains(statuses=["pending", "running", "blocked"], limit=1).items
+
         try:
-            while time.monotonic() < deadline:
-                if process.poll() is not None:
-                    deaths += 1
-                    process = start()
-                open_ = app.list_chains(statuses=["pending", "running", "blocked"], limit=1).items
-                if not open_:
-                    break
-                time.sleep(0.05)
+            eventually(all_closed, 90, every=0.05)
         finally:
             process.kill()
             process.wait()
-        states = {chain.id: app.get_chain(chain.id) for chain in everything}
-        assert states[poison.id].status == "failed"  # type: ignore[union-attr]
-        assert states[poison.id].error_code == "WORKER:LOST"  # type: ignore[union-attr]
+        states = {chain.id: found(app.get_chain(chain.id)) for chain in everything}
+        assert states[poison.id].status == "failed"
+        assert states[poison.id].error_code == "WORKER:LOST"
         assert [attempt.outcome for attempt in app.attempts(poison.id)] == ["lost"] * 3
         assert deaths == 3
-        failed = [chain.id for chain in innocent if states[chain.id].status != "completed"]  # type: ignore[union-attr]
+        failed = [chain.id for chain in innocent if states[chain.id].status != "completed"]
         assert failed == []
 
 
 def test_suspects_run_one_at_a_time_with_nothing_waiting_beside_them(app: Queuert) -> None:
-    release, running, most = threading.Event(), [0], [0]
+    running, most = [0], [0]
     lock = threading.Lock()
 
     @app.job("job", backoff=Backoff(initial=0, jitter=0))
@@ -183,7 +183,8 @@ def test_suspects_run_one_at_a_time_with_nothing_waiting_beside_them(app: Queuer
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
-        release.wait(0.15)
+        for worker in workers:  # time for another one to start, if they could
+            worker.events.wait("looked", count=worker.events.count("looked") + 2)
         with lock:
             running[0] -= 1
         return True
@@ -191,7 +192,10 @@ def test_suspects_run_one_at_a_time_with_nothing_waiting_beside_them(app: Queuer
     chains = [app.start_chain(handler, n) for n in range(5)]
     with app.transaction() as tx:
         tx.execute("UPDATE queuert_job SET suspect = true")
-    with app.worker(concurrency=4), app.worker(concurrency=4):
+    workers = [app.worker(concurrency=4, poll_interval=0.02) for _ in range(2)]
+    for worker in workers:
+        worker.events.watch()
+    with workers[0], workers[1]:
         assert [app.wait_for(chain, timeout=20).output for chain in chains] == [True] * 5
     assert most[0] == 1
     job = app.get_job(chains[0].id)
@@ -212,20 +216,22 @@ def test_many_suspects_are_through_soon(app: Queuert) -> None:
 
 def test_a_turn_lasts_until_the_result_is_written(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     written, started = threading.Event(), threading.Semaphore(0)
-    complete = Chains.carry_out
+    write = OutcomeWriter.write
 
-    def waiting(self: Chains, *args: Any, **kwargs: Any) -> Any:
+    def waiting(self: OutcomeWriter, *args: Any, **kwargs: Any) -> Any:
         assert written.wait(20)
-        return complete(self, *args, **kwargs)
+        return write(self, *args, **kwargs)
 
-    monkeypatch.setattr(Chains, "carry_out", waiting)
+    monkeypatch.setattr(OutcomeWriter, "write", waiting)
     app.job("job")(lambda job: started.release())
     chains = [app.start_chain("job") for _ in range(2)]
     with app.transaction() as tx:
         tx.execute("UPDATE queuert_job SET suspect = true")
-    with app.worker(concurrency=4, poll_interval=0.05):
+    with app.worker(concurrency=4, poll_interval=0.05) as worker:
+        worker.events.watch()
         assert started.acquire(timeout=10)
-        assert not started.acquire(timeout=0.5), "the second would start before the first one's success is safe"
+        worker.events.wait("looked", count=worker.events.count("looked") + 5)
+        assert not started.acquire(blocking=False), "the second would start before the first one's success is safe"
         written.set()
         for chain in chains:
             app.wait_for(chain, timeout=10)
