@@ -11,18 +11,26 @@ import textwrap
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from support import eventually
+from support import eventually, found
+from support.clocks import database_now
+from support.racing import Background
 
-from queuert import Lease, NewChain, Queuert, RunningJob
+from queuert import Lease, NewChain, Queuert, RunningJob, Worker
 
 
 def status(app: Queuert, job_id: str) -> str:
     job = app.get_job(job_id)
     assert job is not None
     return str(job.status)
+
+
+def once_stopping(worker: Worker, leave: threading.Event) -> None:
+    """Let a handler go when somebody has begun to wait for it."""
+    eventually(lambda: not worker.running)
+    leave.set()
 
 
 def test_stop_waits_for_running_handlers(app: Queuert) -> None:
@@ -38,9 +46,10 @@ def test_stop_waits_for_running_handlers(app: Queuert) -> None:
     worker = app.worker()
     worker.start()
     entered.wait(10)
-    threading.Timer(0.3, leave.set).start()
+    leaving = Background(lambda: once_stopping(worker, leave))
     assert worker.stop(timeout=10) is True
-    assert app.get_chain(chain.id).output == "finished"  # type: ignore[union-attr]
+    leaving.result()
+    assert found(app.get_chain(chain.id)).output == "finished"
     assert worker.unfinished == []
 
 
@@ -60,9 +69,10 @@ def test_what_was_claimed_and_not_started_goes_back_with_its_attempt_restored(ap
     worker = app.worker(concurrency=1)
     worker.start()
     assert entered.wait(10)
-    eventually(lambda: worker._crew._slots.waiting > 0, timeout=0.4)  # type: ignore[union-attr]
-    threading.Timer(0.1, leave.set).start()
+    eventually(lambda: found(worker._crew)._slots.waiting > 0, timeout=0.4)  # they wait no longer than half a second
+    leaving = Background(lambda: once_stopping(worker, leave))
     assert worker.stop(timeout=10)
+    leaving.result()
     assert ran == list(range(151))
     for chain in chains[151:]:
         job = app.get_job(chain.id)
@@ -94,7 +104,7 @@ def test_past_the_timeout_handlers_are_told_to_stop(app: Queuert) -> None:
     job = app.get_job(chain.id)
     assert job is not None
     assert (job.status, job.attempt - job.attempts_forgiven) == ("pending", 0)
-    eventually(lambda: worker._crew.ended.is_set())  # type: ignore[union-attr]
+    eventually(lambda: found(worker._crew).ended.is_set())
 
 
 def test_a_handler_that_swallows_the_signal_is_named_and_keeps_its_lease(
@@ -121,8 +131,11 @@ def test_a_handler_that_swallows_the_signal_is_named_and_keeps_its_lease(
     assert chain.id in name
     assert chain.id in caplog.text
     # Another worker that reaps does not get it, for longer than the lease.
-    with app.worker(types=[app.declare("nothing")], reap_interval=0.05):
-        time.sleep(1.2)
+    end = found(found(app.get_job(chain.id)).leased_until)
+    with app.worker(types=[app.declare("nothing")], reap_interval=0.05) as other:
+        other.events.watch()
+        eventually(lambda: database_now(app) > end)
+        other.events.wait("reaped", count=other.events.count("reaped") + 2)
         assert status(app, chain.id) == "running"
     leave.set()
     assert app.wait_for(chain, timeout=10).output == "stopping"
@@ -264,28 +277,34 @@ def test_run_works_in_another_thread_than_the_main_one(app: Queuert) -> None:
 
 
 SERVICE = """
-    import sys, time
-    from queuert import Lease, Queuert
+    import sys, threading
+    from queuert import Queuert
+    from support import eventually
 
     app = Queuert(sys.argv[1])
+    worker = app.worker(concurrency=2)
 
     @app.job("slow")
     def slow(job):
         print("entered", flush=True)
-        time.sleep(float(sys.argv[2]))
+        eventually(lambda: not worker.running, 30)
+        print("stopping", flush=True)
+        if sys.argv[2] == "stays":
+            threading.Event().wait()
         return "finished"
 
-    print("stopped", app.worker(concurrency=2).run(timeout=float(sys.argv[3])), flush=True)
+    print("stopped", worker.run(timeout=float(sys.argv[3])), flush=True)
     app.close()
 """
 
 
-def service(target: str, seconds: float, timeout: float) -> subprocess.Popen[str]:
+def service(target: str, how: Literal["leaves", "stays"], timeout: float) -> subprocess.Popen[str]:
+    """A process whose handler ends when the worker is stopping, or never."""
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SERVICE), target, str(seconds), str(timeout)],
+        [sys.executable, "-c", textwrap.dedent(SERVICE), target, how, str(timeout)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))},
     )
 
 
@@ -304,28 +323,29 @@ def shared_app(request: pytest.FixtureRequest) -> Any:
 def test_the_first_signal_lets_handlers_finish(shared_app: tuple[Queuert, str], number: signal.Signals) -> None:
     app, target = shared_app
     chain = app.start_chain("slow")
-    process = service(target, 0.7, 20)
+    process = service(target, "leaves", 20)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "entered\n"
         process.send_signal(number)
+        assert process.stdout.readline() == "stopping\n"
         assert process.stdout.readline() == "stopped True\n"
         assert process.wait(10) == 0
     finally:
         process.kill()
         process.communicate()
-    assert app.get_chain(chain.id).output == "finished"  # type: ignore[union-attr]
+    assert found(app.get_chain(chain.id)).output == "finished"
 
 
 def test_the_second_signal_is_immediate(shared_app: tuple[Queuert, str]) -> None:
     app, target = shared_app
     chain = app.start_chain("slow")
-    process = service(target, 60, 60)
+    process = service(target, "stays", 60)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "entered\n"
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        assert process.stdout.readline() == "stopping\n"
         assert process.poll() is None
         started = time.monotonic()
         process.send_signal(signal.SIGTERM)
@@ -340,11 +360,12 @@ def test_the_second_signal_is_immediate(shared_app: tuple[Queuert, str]) -> None
 def test_a_signal_past_the_timeout_ends_the_run_all_the_same(shared_app: tuple[Queuert, str]) -> None:
     app, target = shared_app
     app.start_chain("slow")
-    process = service(target, 60, 0.2)
+    process = service(target, "stays", 0.2)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "entered\n"
         process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "stopping\n"
         assert process.stdout.readline() == "stopped False\n"
         assert process.wait(10) == 0
     finally:

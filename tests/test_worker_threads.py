@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import eventually
+from support import eventually, found
 
 from queuert import Lease, NewChain, Queuert, QueuertError, RunningJob, UnknownJobTypeError, Worker
 from queuert.worker.attempt import AttemptRun
@@ -93,9 +93,15 @@ def test_five_hundred_starts_leak_nothing(app: Queuert) -> None:
 
 @pytest.mark.parametrize("role", ["dispatcher", "keeper", "completer", "reaper", "slots"])
 def test_a_thread_that_dies_takes_the_worker_down_with_its_error(
-    app: Queuert, role: str, caplog: pytest.LogCaptureFixture
+    app: Queuert, role: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.job("job", lease=Lease(duration=30, renew_every=0.05))(lambda job: time.sleep(0.3))
+    leave = threading.Event()
+
+    @app.job("job", lease=Lease(duration=30, renew_every=0.05))
+    def handler(job: RunningJob[None]) -> None:
+        if role == "keeper":  # it is needed for as long as a handler runs
+            leave.wait(10)
+
     worker = app.worker(name="w1", reap_interval=0.05)
     bug = ZeroDivisionError("a bug of ours")
 
@@ -114,9 +120,10 @@ def test_a_thread_that_dies_takes_the_worker_down_with_its_error(
         elif role == "slots":
             crew._slots._work = broken
         else:
-            app._engine.repository.lock_expired = broken  # type: ignore[method-assign]
+            monkeypatch.setattr(app._engine.repository, "lock_expired", broken)
         app.start_chain("job")
         eventually(lambda: worker.error is not None)
+        leave.set()
         assert worker.error is bug
         assert not worker.running
         with pytest.raises(ZeroDivisionError, match="a bug of ours"):
@@ -139,9 +146,9 @@ def test_run_and_the_block_raise_what_killed_the_worker(app: Queuert) -> None:
             if error is not None:
                 raise error
 
-    worker = app.worker()
+    worker: Any = app.worker()
     worker.start()
-    worker._crew._dispatcher._step = broken  # type: ignore[union-attr, method-assign]
+    worker._crew._dispatcher._step = broken
     app.start_chain("job")
     with pytest.raises(ZeroDivisionError):
         worker.run()
@@ -220,11 +227,13 @@ def test_no_lock_is_held_while_user_code_runs(app: Queuert) -> None:
 
 def test_an_idle_worker_uses_hardly_any_cpu(app: Queuert) -> None:
     app.job("job")(lambda job: None)
-    with app.worker(concurrency=10):
+    with app.worker(concurrency=10) as worker:
         app.wait_for(app.start_chain("job"), timeout=10)
-        time.sleep(0.3)
+        worker.events.watch()
+        found(worker._crew)._dispatcher.scheduled("job")
+        worker.events.wait("looked")
         cpu, clock = time.process_time(), time.monotonic()
-        time.sleep(2)
+        time.sleep(2)  # a rate needs a time to be one of
         used = (time.process_time() - cpu) / (time.monotonic() - clock)
     assert used < 0.03, f"{used:.1%} of a core"
 
