@@ -400,6 +400,33 @@ def test_an_interrupt_before_a_commit_undoes_the_group_and_is_for_one_thread_onl
     assert committed(database) == set()
 
 
+@pytest.mark.parametrize("handed_over", [False, True], ids=["it had begun", "it was handed over"])
+def test_an_interrupt_at_the_beginning_of_a_block_leaves_no_transaction_open(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch, handed_over: bool
+) -> None:
+    left = None
+    if handed_over:
+        left = Left(database, "INSERT INTO made VALUES (1)")
+        left.let_on()
+    original = GuardedConnection.own
+
+    def own(self: GuardedConnection, statement: str) -> None:
+        if statement.startswith("SAVEPOINT"):
+            raise KeyboardInterrupt
+        original(self, statement)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GuardedConnection, "own", own)
+        with pytest.raises(KeyboardInterrupt), database.block(shared=True):
+            pass
+    other = sqlite3.connect(database.path, timeout=0, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+    if left is not None:
+        left.commit.wait()
+    assert committed(database) == ({1} if handed_over else set())
+
+
 def test_a_worker_whose_completer_died_leaves_no_transaction_open(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, go_on = threading.Event(), threading.Event()
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from support import eventually
+from support.racing import Background
 
 from queuert.errors import (
     DatabaseUnavailableError,
@@ -115,7 +116,7 @@ def test_synchronous_is_as_asked_for(sqlite_path: Path, synchronous: Any, number
 
 def test_bad_options_are_refused(sqlite_path: Path) -> None:
     with pytest.raises(ValueError, match="synchronous"):
-        SqliteDatabase(sqlite_path, synchronous="fast")  # type: ignore[arg-type]
+        SqliteDatabase(sqlite_path, synchronous="fast")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="busy_timeout"):
         SqliteDatabase(sqlite_path, busy_timeout=-1)
 
@@ -591,9 +592,11 @@ def holder(sqlite_path: Path, file: SqliteDatabase) -> Iterator[Any]:
 
 
 def test_a_writer_waits_for_another_process(holder: Any, file: SqliteDatabase) -> None:
-    timer = threading.Timer(0.5, lambda: (holder.stdin.write("\n"), holder.stdin.flush()))
-    timer.start()
-    insert(file, "ours")
+    writing = Background(lambda: insert(file, "ours"))
+    eventually(lambda: file._lock._writer)  # it has our lock, and tries to get the file's
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    writing.result()
     assert texts(file) == ["theirs", "ours"]
 
 
@@ -695,14 +698,15 @@ def test_a_connection_in_autocommit_needs_a_transaction(file: SqliteDatabase, sq
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Connection.autocommit came with Python 3.12")
 def test_the_autocommit_attribute_is_understood(file: SqliteDatabase, sqlite_path: Path) -> None:
-    conn = sqlite3.connect(sqlite_path, autocommit=True)  # type: ignore[call-arg, unused-ignore]
+    connect: Any = sqlite3.connect  # the type checker may know an older Python's
+    conn = connect(sqlite_path, autocommit=True)
     file.configure(conn)
     with pytest.raises(TransactionRequiredError):
         file.join(conn)
     conn.close()
-    conn = sqlite3.connect(sqlite_path, autocommit=False)  # type: ignore[call-arg, unused-ignore]
+    conn = connect(sqlite_path, autocommit=False)
     file.configure(conn)
-    assert conn.autocommit is False  # type: ignore[attr-defined, unused-ignore]
+    assert conn.autocommit is False
     file.join(conn).run(INSERT, {"text": "a"})
     conn.rollback()
     file.join(conn).run(INSERT, {"text": "b"})
@@ -921,6 +925,10 @@ def test_close_while_in_use_closes_when_given_back(file: SqliteDatabase) -> None
         file.close()
         session.run(INSERT, {"text": "b"})
     assert texts(file) == ["a", "b"]
+    with file._maintenance() as conn, ThreadPoolExecutor(1) as pool:
+        pool.submit(file.close).result(10)
+        assert conn in file._connections.opened
+    assert not file._connections.opened
 
 
 FORK = """

@@ -116,7 +116,14 @@ class GroupCommit:
         group = self._open_group()
         if group is None:
             group = self._group = Group(begin_immediate(self._connections))
-        group.conn.own(_MEMBER)
+        try:
+            group.conn.own(_MEMBER)
+        except BaseException as error:  # an interrupt: nobody is there to go on in it, and the file would stay locked
+            if group.members:
+                self.commit_for_members()
+            else:
+                self._fail(error)
+            raise
         return group
 
     def leave(self, group: Group, error: BaseException | None) -> bool:

@@ -219,19 +219,20 @@ class SqliteDatabase(Database):
         """The writer, in its turn and with nothing open."""
         with self._locked(writes=True):
             self._group_commit.commit_for_members()
+            conn = self._connections.writer()
             try:
-                yield self._connections.writer()
+                yield conn
             except sqlite3.OperationalError as error:
                 self._raise(error)
+            finally:
+                self._connections.close_if_retired(conn)
 
     def checkpoint(self) -> bool:
         """Write the WAL back and cut it to nothing; False if a reader kept that from happening just now."""
         self._refuse_inside_block()
         if self.in_memory:
             return True
-        with self._locked(writes=True):
-            self._group_commit.commit_for_members()
-            conn = self._connections.writer()
+        with self._maintenance() as conn:
             run_pragma(conn, f"busy_timeout = {int(min(CHECKPOINT_WAIT, self.busy_timeout) * 1000)}")
             try:
                 return not pragma(conn, "wal_checkpoint(TRUNCATE)")
