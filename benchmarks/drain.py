@@ -14,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks.bare import bare
@@ -99,6 +100,10 @@ class Runs:
     def fill(self, type_name: str) -> None:
         fill(self._bare, type_name, self._jobs)
 
+    def fill_and_settle(self, type_name: str) -> None:
+        self.fill(type_name)
+        self._store.settle()
+
     def bare_batches(self, type_name: str) -> int:
         done = 0
         while claimed := self._bare.claim(type_name, 100):
@@ -171,10 +176,11 @@ def drain(store: Store, options: Options) -> Table:
         progress(f"draining: {label}")
         runs, ours = Runs(store, jobs), Draining(store, [type_name])
         theirs = runs.bare_batches if type_name == "plain" else runs.bare_threads
+        prepare = partial(runs.fill_and_settle, type_name)
         result = race(
             [
-                Contender("queuert", ours.run, lambda: runs.fill(type_name), ours.stop),  # noqa: B023
-                Contender("bare", lambda: theirs(type_name), lambda: runs.fill(type_name)),  # noqa: B023
+                Contender("queuert", ours.run, prepare, ours.stop),
+                Contender("bare", partial(theirs, type_name), prepare),
             ],
             rounds=options.rounds,
             turns=1,

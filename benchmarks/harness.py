@@ -19,7 +19,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,21 +117,24 @@ class Store:
         conn.close()
 
     def settle(self) -> None:
-        """Leave as little work behind as can be: statistics, dead rows, the write-ahead log."""
-        conn = self.connect()
-        if self.dialect == "sqlite":
-            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        else:
-            conn.execute("VACUUM (ANALYZE)")
-            conn.execute("CHECKPOINT")
-        self._opened.remove(conn)
-        conn.close()
+        settle(self.url)
 
     def close(self) -> None:
         for conn in self._opened:
             conn.close()
         self._opened.clear()
         self.app.close()
+
+
+def settle(url: str) -> None:
+    """Leave as little work behind as can be, in any database: statistics, dead rows, the write-ahead log."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10)) as conn:
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return
+    with closing(connect_postgres(url)) as conn:
+        conn.execute("VACUUM (ANALYZE)")
+        conn.execute("CHECKPOINT")
 
 
 def connect_sqlite(path: str, *, autocommit: bool = True) -> sqlite3.Connection:

@@ -1,5 +1,8 @@
 """Draining: plain handlers, and handlers with a write of their own inside `complete()`.
 
+Each turn of a contender begins settled: nothing is left to do from what was enqueued, or from the turn before, by autovacuum or
+a checkpoint.
+
 The library's time counts from the start of its worker, a peer's from the start of its first handler; both end when the
 database has no open job.
 """
@@ -7,11 +10,11 @@ database has no open job.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 from benchmarks.drain import CONCURRENCY, EFFECT_TABLE, SECONDS, Draining, Runs, define_types
-from benchmarks.harness import PAYLOAD, Contender, Store, Table, Timed, progress, race
+from benchmarks.harness import PAYLOAD, Contender, Store, Table, Timed, progress, race, settle
 from benchmarks.peers.base import Peer, handled
 from benchmarks.suite.context import FAILURES, OURS, Context
 
@@ -36,7 +39,7 @@ def plain(context: Context, stores: dict[str, Store], peers: Sequence[Peer], not
     result = race(
         [
             *(ours(name, store, "plain", jobs) for name, store in stores.items()),
-            Contender("bare", lambda: runs.bare_batches("plain"), lambda: runs.fill("plain")),
+            bare(runs, "plain", runs.bare_batches),
             *(PeerDrain(peer, context.options.size(peer.jobs, peer.jobs // 5, 100)).contender() for peer in peers),
         ],
         rounds=context.options.rounds,
@@ -52,15 +55,10 @@ def writing(context: Context, stores: dict[str, Store]) -> Table:
     jobs, dialect = context.options.size(5_000, 500, 100), stores[OURS].dialect
     progress(f"drain, a write inside complete(), {dialect}")
     runs = Runs(stores[OURS], jobs)
-
-    def prepare() -> None:
-        runs.fill("writing")
-        stores[OURS].settle()
-
     result = race(
         [
-            *(ours(name, store, "writing", jobs, settle=True) for name, store in stores.items()),
-            Contender("bare", lambda: runs.bare_threads("writing"), prepare),
+            *(ours(name, store, "writing", jobs) for name, store in stores.items()),
+            bare(runs, "writing", runs.bare_threads),
         ],
         rounds=context.options.rounds,
         turns=1,
@@ -71,16 +69,13 @@ def writing(context: Context, stores: dict[str, Store]) -> Table:
     return context.compare("Drain, a write inside complete()", dialect, result, [], [note])
 
 
-def ours(name: str, store: Store, type_name: str, jobs: int, *, settle: bool = False) -> Contender:
-    """`settle`: a turn begins with nothing left to do from the one before, by autovacuum or a checkpoint."""
+def ours(name: str, store: Store, type_name: str, jobs: int) -> Contender:
     draining, runs = Draining(store, [type_name]), Runs(store, jobs)
+    return Contender(name, draining.run, lambda: runs.fill_and_settle(type_name), draining.stop)
 
-    def prepare() -> None:
-        runs.fill(type_name)
-        if settle:
-            store.settle()
 
-    return Contender(name, draining.run, prepare, draining.stop)
+def bare(runs: Runs, type_name: str, run: Callable[[str], int]) -> Contender:
+    return Contender("bare", lambda: run(type_name), lambda: runs.fill_and_settle(type_name))
 
 
 class PeerDrain:
@@ -91,7 +86,11 @@ class PeerDrain:
         self._jobs = jobs
 
     def contender(self) -> Contender:
-        return Contender(self._peer.name, self.run, lambda: self._peer.fill(PAYLOAD, self._jobs), may_fail=True)
+        return Contender(self._peer.name, self.run, self.prepare, may_fail=True)
+
+    def prepare(self) -> None:
+        self._peer.fill(PAYLOAD, self._jobs)
+        settle(self._peer.url)
 
     def run(self) -> Timed:
         expected = self._peer.count_open()

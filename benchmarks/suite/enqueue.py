@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from benchmarks.bare import BATCH_INSERTS, bare
 from benchmarks.enqueue import repeat
@@ -45,7 +46,7 @@ def race_ones(context: Context, store: Store, peers: Sequence[Peer]) -> Race:
         [
             Contender(OURS, repeat(lambda: store.app.start_chain(job_type, PAYLOAD), ONES)),
             Contender("bare", repeat(lambda: theirs.insert_one("one", PAYLOAD), ONES)),
-            *(Contender(peer.name, lambda peer=peer: by_peer(peer), may_fail=True) for peer in peers),  # type: ignore[misc]
+            *(Contender(peer.name, partial(by_peer, peer), may_fail=True) for peer in peers),
         ],
         rounds=context.options.rounds,
         turns=context.options.size(20, 5, 1),
@@ -60,14 +61,15 @@ def race_many(context: Context, store: Store, peers: Sequence[Peer]) -> Race:
         peer.enqueue_batch(payloads)
         return MANY
 
+    def by_hand(way: str) -> int:
+        theirs.insert_many("many", payloads, way)
+        return MANY
+
     return race(
         [
             Contender(OURS, lambda: len(store.app.start_chains([NewChain(job_type, payload) for payload in payloads]))),
-            *(
-                Contender(f"bare {way}", lambda way=way: theirs.insert_many("many", payloads, way) or MANY)  # type: ignore[misc]
-                for way in BATCH_INSERTS[store.dialect]
-            ),
-            *(Contender(peer.name, lambda peer=peer: by_peer(peer), may_fail=True) for peer in peers),  # type: ignore[misc]
+            *(Contender(f"bare {way}", partial(by_hand, way)) for way in BATCH_INSERTS[store.dialect]),
+            *(Contender(peer.name, partial(by_peer, peer), may_fail=True) for peer in peers),
         ],
         rounds=context.options.rounds,
         turns=context.options.size(4, 2, 1),

@@ -6,9 +6,11 @@ Peers and the library take turns, job by job, with a worker each in another proc
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 from benchmarks.harness import PAYLOAD, Table, percentile, progress
 from benchmarks.latency import PERCENTS, Sample, milliseconds, results, table_of
@@ -26,9 +28,9 @@ SLOTS = 2
 def latency(context: Context) -> Iterator[Table]:
     for dialect in context.options.databases:
         with context.stores.open(dialect) as store:
-            found = list(results(store, context.options.size(300, 25, 5)))
+            found = results(store, context.options.rounds, context.options.size(100, 25, 5))
         told = [result for result in found if dialect == "postgres" or not result.across]
-        context.findings.add(dialect, "latency/bare", max(result.times(dialect) for result in told))
+        context.findings.add(dialect, "latency/bare", max(statistics.median(result.times(dialect)) for result in told))
         if dialect == "sqlite":
             across = [result.worst(dialect) for result in found if result.across]
             context.findings.add(dialect, "latency across", 1000 * max(across))
@@ -47,7 +49,7 @@ def against_peers(context: Context, dialect: str) -> Table:
         workers[OURS] = stack.enter_context(served(None, store.url, SLOTS))
         commits[OURS] = lambda: _start(store.app)
         for peer in peers:
-            commits[peer.name] = lambda peer=peer: peer.enqueue_timed(PAYLOAD)  # type: ignore[misc]
+            commits[peer.name] = partial(peer.enqueue_timed, PAYLOAD)
             workers[peer.name] = stack.enter_context(served(type(peer), peer.url, SLOTS))
         wait_for(workers, notes)
         samples = _sample(commits, workers, context.options.size(300, 20, 3), notes)

@@ -88,7 +88,7 @@ def _points(store: Store, first: int, jobs: int, seconds: float) -> list[Point]:
     process.start()
     points: list[Point] = []
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and queue._reader.poll(QUIET):  # type: ignore[attr-defined]
+    while time.monotonic() < deadline and queue._reader.poll(QUIET):  # type: ignore[attr-defined]  # a SimpleQueue has no timeout of its own
         points.append(queue.get())
         progress(f"memory: {points[-1][0]:,} of {jobs:,} jobs, {store.dialect}")
         if points[-1][0] + every > jobs:
