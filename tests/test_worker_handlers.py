@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from support import eventually
+from support import eventually, found
 
 from queuert import Backoff, Chain, Continuation, Lease, Queuert, RunningJob
 
@@ -178,7 +178,7 @@ def test_a_handler_that_raises_leaves_nothing_behind_and_is_retried(
     assert ledger() == [1]
     with app.worker():
         assert closed(app, chain).output == "end"
-    eventually(lambda: app.get_chain(dependant.id).status == "pending")  # type: ignore[union-attr]
+    eventually(lambda: found(app.get_chain(dependant.id)).status == "pending")
 
 
 def test_an_error_that_is_caught_outside_the_block_still_undoes_it(app: Queuert, ledger: Callable[[], list[int]]) -> None:
@@ -489,7 +489,7 @@ def test_a_worker_runs_only_the_types_it_was_given(app: Queuert) -> None:
         worker.events.watch()
         app.wait_for(mine, timeout=10)
         worker.events.wait("looked")
-        assert app.get_chain(yours.id).status == "pending"  # type: ignore[union-attr]
+        assert found(app.get_chain(yours.id)).status == "pending"
     with app.worker(types=[app.declare("other"), "yours"]):
         app.wait_for(yours, timeout=10)
 
@@ -527,12 +527,12 @@ def test_the_type_wins_over_the_worker_and_the_worker_over_the_default(app: Queu
 
     @app.job("own", backoff=Backoff(initial=100, jitter=0), lease=Lease(duration=500), max_attempts=2)
     def own(job: RunningJob[None]) -> None:
-        leases["own"] = (job.leased_until - job.last_attempt_at).total_seconds()  # type: ignore[operator]
+        leases["own"] = (found(job.leased_until) - found(job.last_attempt_at)).total_seconds()
         raise RuntimeError
 
     @app.job("bare")
     def bare(job: RunningJob[None]) -> None:
-        leases["bare"] = (job.leased_until - job.last_attempt_at).total_seconds()  # type: ignore[operator]
+        leases["bare"] = (found(job.leased_until) - found(job.last_attempt_at)).total_seconds()
         raise RuntimeError
 
     chains = [app.start_chain(own), app.start_chain(bare)]

@@ -8,12 +8,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from support.waiting import eventually
+from support import eventually, found
 
 pytest.importorskip("django")
 
@@ -227,8 +228,8 @@ def test_the_orm_inside_complete_is_the_completing_transaction(app: Queuert) -> 
 
     paid, failed = app.start_chain(pay, {"order": 1, "fail": False}), app.start_chain(pay, {"order": 2, "fail": True})
     assert app.drain() == 2
-    assert app.get_chain(paid.id).output == "done"  # type: ignore[union-attr]
-    assert app.get_chain(failed.id).status == "failed"  # type: ignore[union-attr]
+    assert found(app.get_chain(paid.id)).output == "done"
+    assert found(app.get_chain(failed.id)).status == "failed"
     assert orders() == {1: "paid", 2: "new"}
     assert len(app.list_chains(types=["ship"]).items) == 1
     assert not connections[ALIAS].in_atomic_block
@@ -302,7 +303,7 @@ def test_a_handler_says_conn_from_complete_until_it_returns(app: Queuert) -> Non
             before = chains(app)
             chain = app.start_chain(pay)
             assert app.drain(types=["pay"]) == 1
-            assert app.get_chain(chain.id).status == "completed"  # type: ignore[union-attr]
+            assert found(app.get_chain(chain.id)).status == "completed"
             assert refused == ["prepare", "complete", "after"]
             assert chains(app) == before + 4
         assert chains(app) == 4, committed
@@ -440,7 +441,7 @@ def test_jobs_run_inside_a_transaction_that_is_never_committed(app: Queuert) -> 
     with undone():
         chain = app.start_chain(first)
         assert app.drain() == 2
-        assert app.get_chain(chain.id).output == "done"  # type: ignore[union-attr]
+        assert found(app.get_chain(chain.id)).output == "done"
         assert orders() == {1: "shipped"}
     assert chains(app) == 0
     assert orders() == {}
@@ -562,7 +563,7 @@ def test_under_a_fixed_snapshot_no_job_is_left_waiting(request: pytest.FixtureRe
                 tail.finish(None)
         with app.complete_chain(first.id) as tail:
             tail.finish(None)
-        assert other.get_chain(waiting.id).status == "pending"  # type: ignore[union-attr]
+        assert found(other.get_chain(waiting.id)).status == "pending"
 
 
 def test_djangos_own_pool_is_shared_by_all_threads(request: pytest.FixtureRequest) -> None:
@@ -583,7 +584,7 @@ def test_djangos_own_pool_is_shared_by_all_threads(request: pytest.FixtureReques
         connections[ALIAS].close()
         with app.worker(concurrency=4):
             for chain in made:
-                eventually(lambda chain=chain: _closed(app, chain.id), 30)  # type: ignore[misc]
+                eventually(partial(_closed, app, chain.id), 30)
         assert len(orders()) == 12
 
 
@@ -694,7 +695,7 @@ def test_an_unknown_alias_is_named_with_those_there_are() -> None:
     with pytest.raises(UnsupportedDatabaseError, match=r"no database 'nowhere'.*'default'"):
         Queuert(DjangoProvider("nowhere"))
     with pytest.raises(TypeError, match="alias"):
-        DjangoProvider(3)  # type: ignore[arg-type]
+        DjangoProvider(3)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_another_engine_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import eventually
+from support import eventually, found
 from support.audit import check_attempts, check_no_orphans, ledger, outcomes, rows, statuses, unfinished
 from support.clocks import is_postgres
 from support.fleet import Fleet
@@ -79,12 +79,12 @@ def test_user_code_that_ends_the_transaction_gets_an_error_and_harms_no_neighbou
         eventually(lambda: not unfinished(client), 30)
         offenders = {chain.id: str(chain.input) for chain in chains if chain.type_name == "rude"}
         neighbours = [chain.id for chain in chains if chain.id not in offenders]
-        found = {chain.id: client.get_chain(chain.id) for chain in chains}
+        ended = {chain.id: found(client.get_chain(chain.id)) for chain in chains}
         harmless = {"BEGIN"} if is_postgres(client) else set()  # there it is a warning, and changes nothing
         wrong = {
-            how: str(found[job_id].status)  # type: ignore[union-attr]
+            how: str(ended[job_id].status)
             for job_id, how in offenders.items()
-            if found[job_id].status != ("completed" if how in harmless else "failed")  # type: ignore[union-attr]
+            if ended[job_id].status != ("completed" if how in harmless else "failed")
         }
         assert wrong == {}
         written = ledger(client)
