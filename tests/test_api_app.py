@@ -307,11 +307,12 @@ def test_vacuum_makes_a_file_smaller(sqlite_path: Path) -> None:
         app.migrate()
         app.declare("work")
         chains = app.start_chains([NewChain("work", "x" * 5_000) for _ in range(500)])
-        app._database.checkpoint()  # type: ignore[attr-defined]
+        database: Any = app._database
+        database.checkpoint()
         large = os.path.getsize(sqlite_path)
         app.delete_chains([c.id for c in chains])
         app.vacuum()
-        app._database.checkpoint()  # type: ignore[attr-defined]
+        database.checkpoint()
         assert os.path.getsize(sqlite_path) < large / 2
 
 

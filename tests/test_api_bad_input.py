@@ -214,7 +214,7 @@ def test_an_unknown_type_is_refused_everywhere(app: Queuert) -> None:
         tail.continue_with("nobody")
     for wrong in (None, 5, b"work", ["work"]):
         with pytest.raises(TypeError):
-            app.start_chain(wrong)  # type: ignore[call-overload]
+            app.start_chain(wrong)  # type: ignore[call-overload]  # wrong on purpose
     assert len(app.list_chains().items) == 1
 
 

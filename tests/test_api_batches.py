@@ -130,7 +130,7 @@ def test_only_new_chains_make_a_batch(app: Queuert) -> None:
         with pytest.raises(TypeError):
             app.start_chains(batch)
     with pytest.raises(TypeError):
-        app.start_chains(NewChain("work"))  # type: ignore[arg-type]
+        app.start_chains(NewChain("work"))  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize(("linked", "most"), [(False, 1), (True, 8)])

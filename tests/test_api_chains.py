@@ -105,7 +105,7 @@ def test_a_continuation_inherits_the_priority_unless_it_is_given_one(app: Queuer
     @app.job
     def start(job: RunningJob[int]) -> Continuation:
         options = {"priority": job.input} if job.input else {}
-        return job.continue_with("next", job.input, **options)  # type: ignore[arg-type]
+        return job.continue_with("next", job.input, **options)
 
     app.declare("next", priority=50, entry=False)
     inherits = app.start_chain(start, 0, priority=9)
@@ -121,7 +121,7 @@ def test_max_attempts_left_out_is_the_types_and_none_is_forever(app: Queuert) ->
     app.declare("default")
 
     def stored(name: str, **options: object) -> object:
-        job = app.get_job(app.start_chain(name, **options).id)  # type: ignore[arg-type]
+        job = app.get_job(app.start_chain(name, **options).id)
         assert job is not None
         return job.max_attempts
 
@@ -183,7 +183,7 @@ def test_records_are_compared_by_value(app: Queuert) -> None:
     assert app.get_job(chain.id) == app.get_job(chain.id)
     assert app.get_chain(chain.id) != app.get_chain(app.start_chain("hello").id)
     with pytest.raises(AttributeError):
-        chain.status = Status.FAILED  # type: ignore[misc]
+        chain.status = Status.FAILED  # type: ignore[misc]  # wrong on purpose
 
 
 def test_statuses_equal_their_strings(app: Queuert) -> None:
@@ -192,7 +192,7 @@ def test_statuses_equal_their_strings(app: Queuert) -> None:
     assert chain.status == "pending"
     assert str(chain.status) == "pending"
     assert f"{chain.status}" == "pending"
-    assert {chain.status: 1}["pending"] == 1  # type: ignore[index]
+    assert {chain.status: 1}["pending"] == 1  # type: ignore[index]  # a plain string will do
     assert isinstance(chain.status, Status)
 
 

@@ -84,7 +84,7 @@ def test_a_window_counts_from_the_chains_creation(app: Queuert) -> None:
     first = app.start_chain("report", dedup=Dedup("k"))
     make_older(app, first.id, timedelta(minutes=10))
     for scope in ("any", "incomplete"):
-        assert app.start_chain("report", dedup=Dedup("k", scope=scope, window=timedelta(minutes=11))).id == first.id  # type: ignore[arg-type]
+        assert app.start_chain("report", dedup=Dedup("k", scope=scope, window=timedelta(minutes=11))).id == first.id
     assert app.start_chain("report", dedup=Dedup("k")).id == first.id
     late = app.start_chain("report", dedup=Dedup("k", window=timedelta(minutes=9)))
     assert late.id != first.id
@@ -256,7 +256,7 @@ def test_retrying_does_not_look_at_keys(app: Queuert) -> None:
 
 def test_what_is_not_a_dedup_is_refused(app: Queuert) -> None:
     with pytest.raises(TypeError):
-        app.start_chain("report", dedup="k")  # type: ignore[arg-type]
+        app.start_chain("report", dedup="k")
     with pytest.raises(InvalidJobIdError):
         app.start_chain("report", dedup=Dedup("k", exclude_chain_ids=["nonsense"]))
     assert app.list_chains().items == []

@@ -60,7 +60,7 @@ def test_a_running_attempt_is_not_among_the_finished_ones(app: Queuert) -> None:
 def test_an_unknown_job_is_an_error(app: Queuert) -> None:
     for read in (app.attempts, app.timeline):
         with pytest.raises(JobNotFoundError) as raised:
-            read(UNKNOWN)  # type: ignore[operator]
+            read(UNKNOWN)
         assert raised.value.job_id == UNKNOWN
 
 
@@ -260,7 +260,7 @@ def test_an_exception_may_bring_its_own_code(app: Queuert) -> None:
 
 def test_statistics_of_an_empty_database(app: Queuert) -> None:
     stats = app.stats()
-    assert stats.by_status == {status: 0 for status in Status}  # noqa: C420  (each state is named)
+    assert stats.by_status == {status: 0 for status in Status}  # noqa: C420 - each state is named
     assert stats.by_type == {}
     assert stats.oldest_running is None
     assert stats.longest_running == []
@@ -320,7 +320,7 @@ def test_counts_stop_at_a_limit_and_say_so(app: Queuert) -> None:
     assert everything.capped == set()
     for bad, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError), ("10", TypeError)):
         with pytest.raises(error):
-            app.stats(count_limit=bad)  # type: ignore[arg-type]
+            app.stats(count_limit=bad)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_oldest_running_job_is_shown_with_its_worker(app: Queuert) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def test_effects_run_in_order_after_a_clean_exit(app: Queuert) -> None:
     ran: list[int] = []
     with app.hooks() as hooks:
         for number in range(3):
-            hooks.on_commit(lambda number=number: ran.append(number))  # type: ignore[misc]
+            hooks.on_commit(partial(ran.append, number))
         assert ran == []
     assert ran == [0, 1, 2]
 
@@ -90,7 +91,7 @@ def test_an_effect_may_use_the_app_and_add_effects(app: Queuert) -> None:
 
 def test_only_callables_are_effects(app: Queuert) -> None:
     with app.hooks() as hooks, pytest.raises(TypeError):
-        hooks.on_commit("not callable")  # type: ignore[arg-type]
+        hooks.on_commit("not callable")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_hooks_belong_to_a_thread(app: Queuert) -> None:

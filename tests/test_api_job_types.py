@@ -111,7 +111,7 @@ def test_a_pydantic_model_goes_through_every_boundary(app: Queuert) -> None:
 
 def test_plain_json_needs_no_types(app: Queuert) -> None:
     @app.job("echo")
-    def echo(job):  # type: ignore[no-untyped-def]
+    def echo(job):  # type: ignore[no-untyped-def]  # as the test is named
         return job.input
 
     value = {"a": [1, 2.5, None, True, "ü€😀"], "b": {"c": {}}}
@@ -186,7 +186,7 @@ def test_input_that_does_not_fit_is_refused_and_nothing_is_written(app: Queuert)
 def test_output_that_does_not_fit_fails_the_attempt(app: Queuert) -> None:
     @app.job(max_attempts=1)
     def count(job: RunningJob[None]) -> int:
-        return "many"  # type: ignore[return-value]
+        return "many"  # type: ignore[return-value]  # wrong on purpose
 
     chain = app.start_chain(count)
     app.drain()
@@ -325,7 +325,7 @@ def test_the_decorator_works_with_and_without_arguments(app: Queuert) -> None:
 
     assert [each.name for each in (bare, empty, function)] == ["bare", "empty", "named"]
     assert all(isinstance(each, JobType) for each in (bare, empty, function))
-    assert function(None) == 3  # type: ignore[arg-type]
+    assert function(None) == 3  # type: ignore[arg-type]  # it does not look at its job
     assert function.__doc__ == "Doubles."
 
 

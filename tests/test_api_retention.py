@@ -60,7 +60,7 @@ def test_a_policy_may_be_given_and_none_keeps_forever(app: Queuert) -> None:
     assert app.cleanup(Retention(completed=None, failed=3600, cancelled=None))["failed"] == 1
     assert there(app, chains) == [True, False, True]
     with pytest.raises(TypeError):
-        app.cleanup(30)  # type: ignore[arg-type]
+        app.cleanup(30)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_policy_of_the_app_is_the_default(target: str) -> None:

@@ -48,7 +48,8 @@ class Waiter:
         eventually(self._waits)
 
     def _waits(self) -> bool:
-        bus = self._app._engine.notifier._buses.peek()  # type: ignore[attr-defined]
+        notifier: Any = self._app._engine.notifier
+        bus = notifier._buses.peek()
         return not self._thread.is_alive() or bool(bus and bus._subscribers)
 
     def _run(self) -> None:
@@ -170,7 +171,8 @@ def test_many_threads_wait_at_once(app: Queuert) -> None:
     chains = [app.start_chain("work", n) for n in range(4)]
     with ThreadPoolExecutor(24) as pool:
         waiting = [pool.submit(app.wait_for, chains[n % 4], timeout=20, poll_interval=FOREVER) for n in range(24)]
-        eventually(lambda: len(app._engine.notifier._buses.get()._subscribers) == 24)  # type: ignore[attr-defined]
+        notifier: Any = app._engine.notifier
+        eventually(lambda: len(notifier._buses.get()._subscribers) == 24)
         for number, chain in enumerate(chains):
             finish(app, chain, number)
         assert [future.result(20).output for future in waiting] == [n % 4 for n in range(24)]

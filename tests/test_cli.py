@@ -637,11 +637,12 @@ def test_the_printed_schema_makes_a_database_that_needs_no_migration(empty_pg_ur
     script = run("sql", "--url", empty_pg_url, "--schema", "mine", "--prefix", "my_").out
     with psycopg.connect(empty_pg_url, autocommit=True) as server:
         server.execute(script)
-    for target, names in (
-        (f"sqlite:///{path}", {"table_prefix": "mine_"}),
-        (empty_pg_url, {"table_prefix": "my_", "schema": "mine"}),
-    ):
-        with Queuert(target, **names) as app:  # type: ignore[arg-type]
+    made: dict[str, dict[str, Any]] = {
+        f"sqlite:///{path}": {"table_prefix": "mine_"},
+        empty_pg_url: {"table_prefix": "my_", "schema": "mine"},
+    }
+    for target, names in made.items():
+        with Queuert(target, **names) as app:
             assert app.migration_status().pending == ()
             app.declare("anything")
             assert app.get_chain(app.start_chain("anything")) is not None

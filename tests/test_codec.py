@@ -12,7 +12,7 @@ from dataclasses import InitVar, dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, IntFlag
-from typing import Any, ClassVar, Dict, Generic, List, Literal, NewType, Optional, Tuple, TypedDict, TypeVar, Union  # noqa: UP035
+from typing import Any, ClassVar, Dict, Generic, List, Literal, NewType, Optional, Tuple, TypedDict, TypeVar, Union  # noqa: UP035 - old
 from uuid import UUID
 
 import pytest
@@ -129,9 +129,9 @@ def test_the_text_is_compact_and_readable() -> None:
         (list[int] | None, [1]),
         (list, [1, {"a": None}]),
         (dict, {"a": [1]}),
-        (List[int], [1]),  # noqa: UP006
-        (Dict[str, int], {"a": 1}),  # noqa: UP006
-        (Tuple[int, ...], (1, 2)),  # noqa: UP006
+        (List[int], [1]),  # noqa: UP006 - the old names work too
+        (Dict[str, int], {"a": 1}),  # noqa: UP006 - the old names work too
+        (Tuple[int, ...], (1, 2)),  # noqa: UP006 - the old names work too
         (tuple, (1, "a")),
         (tuple[()], ()),
         (Sequence[int], [1]),
@@ -202,7 +202,7 @@ def test_ints_stay_ints_beside_floats_and_become_floats_where_a_float_is_declare
         (timedelta, timedelta.max, "expected a timedelta, got one too long to keep its microseconds"),
         (Item, 5, "expected an Item, got int"),
         (Item, None, "expected an Item, got NoneType"),
-        (Order, order(items=[Item("a", Decimal(1)), Item("b", 2.0)]), "items[1].price: expected a Decimal, got float"),  # type: ignore[arg-type]
+        (Order, order(items=[Item("a", Decimal(1)), Item("b", 2.0)]), "items[1].price: expected a Decimal, got float"),  # type: ignore[arg-type]  # wrong on purpose
         (Order, order(anything={"a": {1, 2}}), "anything.a: a set is not JSON; declare its type, or convert it"),
         (Order, order(parent=order(weight="x")), "parent.weight: expected a number, got str"),
     ],
@@ -305,7 +305,7 @@ def test_generic_dataclasses_check_their_argument() -> None:
     assert problem(Box[int], Box("x")) == "content: expected a whole number, got str"
     assert problem(Box[int], Box(1, ["x"])) == "more[0]: expected a whole number, got str"
     assert problem(Crate[int], Crate(Box(["x"]))) == "box.content[0]: expected a whole number, got str"
-    assert problem(IntBox, IntBox("x")) == "content: expected a whole number, got str"  # type: ignore[arg-type]
+    assert problem(IntBox, IntBox("x")) == "content: expected a whole number, got str"  # type: ignore[arg-type]  # wrong on purpose
     assert round_trip(Box, Box({"a": 1})) == Box({"a": 1})
 
 
@@ -408,7 +408,7 @@ def test_a_type_without_a_json_form_is_refused_when_it_is_declared(annotation: A
 def test_a_name_that_cannot_be_resolved_is_named() -> None:
     @dataclass
     class Local:
-        value: Nowhere  # type: ignore[name-defined]  # noqa: F821
+        value: Nowhere  # type: ignore[name-defined]  # noqa: F821 - there is none
 
     with pytest.raises(TypeError, match=r"Local: the name 'Nowhere'"):
         codec_for(Local)
@@ -430,13 +430,13 @@ def test_type_aliases_may_be_generic_and_recursive() -> None:
 def test_pydantic_models_are_validated_both_ways() -> None:
     pydantic = pytest.importorskip("pydantic")
 
-    class Line(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+    class Line(pydantic.BaseModel):  # type: ignore[misc,name-defined]  # a base that is imported at run time
         model_config = pydantic.ConfigDict(strict=True)
         sku: str = pydantic.Field(alias="SKU", min_length=2)
         at: datetime
         amounts: set[int]
 
-    class Cart(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+    class Cart(pydantic.BaseModel):  # type: ignore[misc,name-defined]  # a base that is imported at run time
         lines: list[Line] = pydantic.Field(default_factory=list)
         total: Decimal = Decimal(0)
 
@@ -449,7 +449,7 @@ def test_pydantic_models_are_validated_both_ways() -> None:
     assert codec_for(Cart, localns=namespace).encode({"total": "2"}) == '{"lines":[],"total":"2"}'
     assert "lines[0].SKU: " in decode_problem(Cart, {"lines": [{"SKU": "a", "at": "2024-01-01T00:00:00", "amounts": []}]})
     assert problem(Cart, line) == "expected a Cart, got Line"
-    cart.lines = "nothing"  # type: ignore[assignment]
+    cart.lines = "nothing"  # type: ignore[assignment]  # wrong on purpose
     assert problem(Cart, cart).startswith("lines: ")
     with pytest.raises(TypeError, match="cannot be told apart"):
         codec_for(Cart | Line)
@@ -458,10 +458,10 @@ def test_pydantic_models_are_validated_both_ways() -> None:
 def test_pydantic_unions_are_told_apart_by_a_literal() -> None:
     pydantic = pytest.importorskip("pydantic")
 
-    class A(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+    class A(pydantic.BaseModel):  # type: ignore[misc,name-defined]  # a base that is imported at run time
         kind: Literal["a"] = "a"
 
-    class B(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+    class B(pydantic.BaseModel):  # type: ignore[misc,name-defined]  # a base that is imported at run time
         kind: Literal["b"] = "b"
 
     assert round_trip(A | B, B()) == B()

@@ -20,7 +20,7 @@ from queuert.job_types import JobType, JobTypes, check_blockers, check_continuat
 from queuert.options import UNSET, Backoff, Lease
 
 if TYPE_CHECKING:
-    from elsewhere import Unknown  # type: ignore[import-not-found]
+    from elsewhere import Unknown  # type: ignore[import-not-found]  # there is none
 
 pytestmark = pytest.mark.conformance
 
@@ -117,7 +117,7 @@ def test_methods_partials_and_callable_objects_can_be_handlers(registry: JobType
     for index, handler in enumerate(handlers):
         job_type = registry.job(f"h{index}")(handler)
         assert job_type(running(Order(1)))
-        assert code_of(lambda job_type=job_type: job_type.encode_input("x")) == "invalid_input"  # type: ignore[misc]
+        assert code_of(functools.partial(job_type.encode_input, "x")) == "invalid_input"
 
 
 async def coroutine(job: RunningJob[Any]) -> None: ...
@@ -146,11 +146,11 @@ def test_what_cannot_be_a_handler_is_refused(registry: JobTypes) -> None:
     with pytest.raises(TypeError, match="generator"):
         registry.job(generator)
     with pytest.raises(TypeError, match="takes one argument"):
-        registry.job(lambda: None)  # type: ignore[misc,arg-type]
+        registry.job(lambda: None)  # type: ignore[misc,arg-type]  # wrong on purpose
     with pytest.raises(TypeError, match="takes one argument"):
-        registry.job("x")(lambda a, b: None)  # type: ignore[arg-type,misc]
+        registry.job("x")(lambda a, b: None)  # type: ignore[arg-type,misc]  # wrong on purpose
     with pytest.raises(TypeError, match="must be a function"):
-        registry.job("x")(5)  # type: ignore[arg-type]
+        registry.job("x")(5)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(TypeError, match="must be a function"):
         registry.job(registry.job("x")(ship))
     with pytest.raises(ValueError, match="no name of its own"):
@@ -217,7 +217,7 @@ def test_bad_options_of_the_graph_are_refused(registry: JobTypes) -> None:
         with pytest.raises(TypeError):
             registry.declare("x", **options)
     with pytest.raises(TypeError):
-        registry.declare("x", colour="red")  # type: ignore[call-overload]
+        registry.declare("x", colour="red")  # type: ignore[call-overload]  # wrong on purpose
 
 
 # Options: the type's, then the registry's, then the worker's, then the default
@@ -324,7 +324,7 @@ def test_a_registry_cannot_include_itself_or_something_else() -> None:
         with pytest.raises(ValueError, match="include itself"):
             outer.include(inner)
     with pytest.raises(TypeError):
-        a.include([b])  # type: ignore[arg-type]
+        a.include([b])  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_registry_does_not_keep_those_alive_that_include_it() -> None:
@@ -348,7 +348,7 @@ def test_an_unknown_name_is_an_error(registry: JobTypes) -> None:
     with pytest.raises(UnknownJobTypeError):
         registry.get(JobTypes().declare("nothing"))
     with pytest.raises(TypeError):
-        registry.get(5)  # type: ignore[arg-type]
+        registry.get(5)  # type: ignore[arg-type]  # wrong on purpose
     assert registry.find("nothing") is None
 
 
@@ -383,7 +383,7 @@ def test_declared_blockers_are_all_there_and_no_others(registry: JobTypes) -> No
     check_blockers(both, ["b", "a", "a"])
     check_blockers(none, [])
     for job_type, names in ((both, ["a"]), (both, []), (both, ["a", "b", "c"]), (none, ["a"])):
-        assert code_of(lambda job_type=job_type, names=names: check_blockers(job_type, names)) == "invalid_blockers"  # type: ignore[misc]
+        assert code_of(functools.partial(check_blockers, job_type, names)) == "invalid_blockers"
 
 
 # Types from annotations
@@ -396,7 +396,7 @@ def test_input_and_output_are_checked_against_the_annotations(registry: JobTypes
     assert job_type.encode_output({"a": 1}) == '{"a":1}'
     assert job_type.decode_output('{"a":1}') == {"a": 1}
     with pytest.raises(JobTypeValidationError) as raised:
-        job_type.encode_input(Order("x"))  # type: ignore[arg-type]
+        job_type.encode_input(Order("x"))  # type: ignore[arg-type]  # wrong on purpose
     assert (raised.value.code, raised.value.type_name) == ("invalid_input", "ship")
     assert "'ship': order_id: expected a whole number, got str" in str(raised.value)
     assert code_of(lambda: job_type.decode_input("{}")) == "invalid_input"
@@ -407,18 +407,18 @@ def test_input_and_output_are_checked_against_the_annotations(registry: JobTypes
 
 def test_a_handler_without_annotations_takes_and_gives_any_json(registry: JobTypes) -> None:
     @registry.job
-    def untyped(job):  # type: ignore[no-untyped-def]
+    def untyped(job):  # type: ignore[no-untyped-def]  # as the test is named
         return job.input
 
     @registry.job
-    def half(job: RunningJob) -> Any:  # type: ignore[type-arg]
+    def half(job: RunningJob) -> Any:  # type: ignore[type-arg]  # and half of one
         return job.input
 
     for job_type in (untyped, half):
         assert job_type.encode_input({"a": [1]}) == '{"a":[1]}'
         assert job_type.encode_output(None) == "null"
-        assert code_of(lambda job_type=job_type: job_type.encode_input({1})) == "invalid_input"  # type: ignore[misc]
-        assert code_of(lambda job_type=job_type: job_type.encode_output(b"")) == "invalid_output"  # type: ignore[misc]
+        assert code_of(functools.partial(job_type.encode_input, {1})) == "invalid_input"
+        assert code_of(functools.partial(job_type.encode_output, b"")) == "invalid_output"
 
 
 def returns(annotation: Any) -> Any:
@@ -436,7 +436,7 @@ def returns(annotation: Any) -> Any:
         (Union[Continuation, dict[str, int]], [{"a": 1}], [None, {"a": "x"}]),
         (Optional[Continuation], [None], [1]),
         (Union[Continuation, int, None], [1, None], ["x"]),
-        (Union[int, NoReturn], [1], ["x"]),  # noqa: RUF020
+        (Union[int, NoReturn], [1], ["x"]),  # noqa: RUF020 - the same as int, and allowed
         (Continuation, [1, None, "x"], [{1}]),
         (NoReturn, [1], [{1}]),
         ("Continuation | list[Order]", [[Order(1)]], [Order(1)]),
@@ -447,7 +447,7 @@ def test_continuations_are_not_outputs(registry: JobTypes, annotation: Any, good
     for value in good:
         assert job_type.decode_output(job_type.encode_output(value)) == value
     for value in bad:
-        assert code_of(lambda value=value: job_type.encode_output(value)) == "invalid_output"  # type: ignore[misc]
+        assert code_of(functools.partial(job_type.encode_output, value)) == "invalid_output"
     assert job_type.encode_input(None) == "null"
     assert code_of(lambda: job_type.encode_input(1)) == "invalid_input"
 
@@ -494,7 +494,7 @@ def test_a_local_variable_does_not_stand_for_a_type_of_the_module(registry: JobT
     def define() -> JobType[Any, Any]:
         return registry.job(ship)
 
-    Order = 5  # noqa: F841
+    Order = 5  # noqa: F841 - it is found by its name, or should not be
     assert code_of(lambda: define().encode_input("x")) == "invalid_input"
 
 

@@ -123,7 +123,7 @@ def test_a_trace_goes_from_the_request_through_the_chain(watched: Watched) -> No
         "messaging.message.id": chain.id,
     }
     attributes = dict(spans["process charge"].attributes or {})
-    assert attributes.pop("messaging.client.id", "").startswith("drain@")  # type: ignore[union-attr]
+    assert str(attributes.pop("messaging.client.id")).startswith("drain@")
     assert attributes == {
         "messaging.system": "queuert",
         "messaging.operation.type": "process",
@@ -359,4 +359,4 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "queuert.otel")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ImportError, match=r"queuert\[otel\]"):
-        import queuert.otel  # noqa: F401
+        import queuert.otel  # noqa: F401 - importing it raises

@@ -248,9 +248,9 @@ def test_very_many_missed_ticks_are_made_up_for_in_portions(app: Queuert) -> Non
     first = Interval(60).after(database_now(app) - timedelta(minutes=MOST_AT_ONCE + 10))
     set_due(app, first)
     look(app)
-    assert app.stats().by_status["pending"] == MOST_AT_ONCE  # type: ignore[index]
+    assert app.stats().by_status["pending"] == MOST_AT_ONCE
     look(app)
-    assert MOST_AT_ONCE + 9 <= app.stats().by_status["pending"] <= MOST_AT_ONCE + 12  # type: ignore[index]
+    assert MOST_AT_ONCE + 9 <= app.stats().by_status["pending"] <= MOST_AT_ONCE + 12
 
 
 # Changed schedules
@@ -373,7 +373,7 @@ def test_a_type_that_cannot_start_a_chain_alone_is_refused() -> None:
         app.periodic(60)(app.declare("joined", blockers=["other"]))
     assert refused.value.code == "invalid_blockers"
     with pytest.raises(TypeError, match=r"above @app\.job"):
-        app.periodic(60)(lambda job: None)  # type: ignore[type-var]
+        app.periodic(60)(lambda job: None)  # type: ignore[type-var]  # wrong on purpose
 
 
 def test_input_is_checked_against_the_type() -> None:

@@ -431,7 +431,7 @@ def test_values_come_back_as_plain_types_whatever_the_user_registered(database: 
             [row] = database.join(conn).run(query, params)
             assert [row] == expected
             assert all(value.tzinfo is timezone.utc for value in row if isinstance(value, datetime))
-        assert conn.execute("SELECT '1'::jsonb AS j, now() AS t").fetchone()["j"] == "theirs"  # type: ignore[index]
+        assert conn.execute("SELECT '1'::jsonb AS j, now() AS t").fetchall()[0]["j"] == "theirs"
         assert conn.row_factory is dict_row
         assert conn.cursor_factory is psycopg.ClientCursor
 

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -87,7 +88,7 @@ def test_psycopg_runs_what_the_loader_made(write: Write, postgres_url: str) -> N
         "SELECT 5 % :n::int, '100%', '%(n)s', ':n', :text::text, '{}'::jsonb;\n",
     )
     with psycopg.connect(postgres_url) as conn:
-        row = conn.execute(postgres.parts[0], {"n": 3, "text": "it's 5%", "unused": 1}).fetchone()  # type: ignore[arg-type]
+        row = conn.execute(postgres.parts[0], {"n": 3, "text": "it's 5%", "unused": 1}).fetchone()
     assert row == (2, "100%", "%(n)s", ":n", "it's 5%", {})
 
 
@@ -256,10 +257,10 @@ def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
         {"id_default": 5},
     ],
 )
-def test_bad_names_are_refused_with_their_value(options: dict[str, object]) -> None:
+def test_bad_names_are_refused_with_their_value(options: dict[str, Any]) -> None:
     [value] = options.values()
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is checked below
-        Names(**options)  # type: ignore[arg-type]
+        Names(**options)
     assert repr(value) in str(caught.value)
 
 

@@ -264,12 +264,13 @@ def test_on_a_file_the_space_is_given_back(sqlite_path: Path, lent: bool) -> Non
         app.start_chains([NewChain("work", "x" * 1000) for _ in range(1000)])
         app.cancel_chains([chain.id for chain in app.list_chains(limit=1000)])
         make_all_older(app)
-        app._database.checkpoint()  # type: ignore[attr-defined]
+        database: Any = app._database
+        database.checkpoint()
         size, wal = sqlite_path.stat().st_size, Path(f"{sqlite_path}-wal")
         run(app)
         assert left(app) == 0
         assert wal.stat().st_size < 100_000
-        app._database.checkpoint()  # type: ignore[attr-defined]
+        database.checkpoint()
         assert sqlite_path.stat().st_size < size / 2
 
 

@@ -1,5 +1,7 @@
 """Transactions: what is rolled back leaves no trace, what is not committed is seen by nobody else."""
 
+# ruff: noqa: PT012 - what a block does when its body raises is what is tested
+
 from __future__ import annotations
 
 import json
@@ -105,7 +107,7 @@ def test_a_mutation_in_a_rolled_back_savepoint_leaves_the_rest(world: World, nam
     with store.database.block() as session:
         kept = store.start("c", conn=session.raw)
         before = store.tables(session)
-        with pytest.raises(Undo), session.savepoint():  # noqa: PT012
+        with pytest.raises(Undo), session.savepoint():
             assert MUTATIONS[name](world, session)
             raise Undo
         assert store.tables(session) == before
@@ -118,10 +120,10 @@ POISON = "SELECT no_such_column FROM {job}"
 def test_a_transaction_goes_on_after_a_savepoint_with_poisoned_sql(store: Store) -> None:
     with store.database.block() as session:
         first = store.start(conn=session.raw)
-        with pytest.raises(Exception, match="no_such_column"), session.savepoint():  # noqa: PT012
+        with pytest.raises(Exception, match="no_such_column"), session.savepoint():
             store.start("b", conn=session.raw)
             store.sql(POISON, session)
-        with pytest.raises(Undo), session.savepoint():  # noqa: PT012
+        with pytest.raises(Undo), session.savepoint():
             with session.savepoint():
                 store.start("b", conn=session.raw)
             raise Undo
@@ -143,12 +145,12 @@ def test_an_attempt_can_be_recorded_after_the_handlers_sql_failed(store: Store) 
 def test_notices_of_what_was_rolled_back_are_never_told(store: Store) -> None:
     told: list[Any] = []
     with store.engine.notifier.subscribe(told.append, channels=set(Channel)):
-        with pytest.raises(Undo), store.database.block() as session:  # noqa: PT012
+        with pytest.raises(Undo), store.database.block() as session:
             store.start("a", conn=session.raw)
             raise Undo
         with store.database.block() as session:
             store.start("b", conn=session.raw)
-            with pytest.raises(Undo), session.savepoint():  # noqa: PT012
+            with pytest.raises(Undo), session.savepoint():
                 store.start("c", conn=session.raw)
                 raise Undo
             assert told == []
@@ -253,7 +255,7 @@ def test_no_reader_sees_what_is_not_committed(world: World) -> None:
     before = store.read(everything)
     seen: dict[str, Any] = {}
     reader = threading.Thread(target=lambda: seen.update(store.read(everything)))
-    with pytest.raises(Undo), store.database.block() as session:  # noqa: PT012
+    with pytest.raises(Undo), store.database.block() as session:
         _change_everything(world, session)
         inside = everything(session)
         assert {name for name in READS if inside[name] == before[name]} == set()

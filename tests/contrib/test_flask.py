@@ -15,9 +15,9 @@ from support.waiting import eventually
 
 flask = pytest.importorskip("flask")
 
-from queuert import Queuert, RunningJob  # noqa: E402
-from queuert.contrib.flask import FlaskQueuert  # noqa: E402
-from queuert.errors import QueuertError, SchemaVersionError  # noqa: E402
+from queuert import Queuert, RunningJob  # noqa: E402 - only where Flask is installed
+from queuert.contrib.flask import FlaskQueuert  # noqa: E402 - as above
+from queuert.errors import QueuertError, SchemaVersionError  # noqa: E402 - as above
 
 
 @pytest.fixture(params=["sqlite-file", "postgres"])
@@ -134,7 +134,7 @@ class Shop:
         self.db: Any = sqlalchemy.SQLAlchemy()
         db = self.db
 
-        class Order(db.Model):  # type: ignore[misc, name-defined]
+        class Order(db.Model):  # type: ignore[misc, name-defined]  # a base that is made at run time
             id = db.Column(db.Integer, primary_key=True)
             state = db.Column(db.Text, nullable=False, default="new")
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def main(options: dict[str, Any]) -> None:
         waits = []
         mine = backends(url)
         for number in range(CHILDREN):
-            waits.append(start(lambda number=number: in_child(app, number, marks)))  # type: ignore[misc]
+            waits.append(start(partial(in_child, app, number, marks)))
             # All the while the parent's own worker runs the parent's jobs.
             found["parent"].append(app.wait_for(app.start_chain("parent"), timeout=20).output == os.getpid())
         found["codes"] = [wait() for wait in waits]

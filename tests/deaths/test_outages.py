@@ -200,7 +200,8 @@ def locked(path: Path) -> closing[sqlite3.Connection]:
 def wait_for_the_lease_to_end(client: Queuert, chains: list[Chain]) -> None:
     now = "strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'"
     expired = f"SELECT count(*) FROM queuert_job WHERE type_name = 'slow' AND leased_until < {now}"
-    with closing(sqlite3.connect(client._database.path)) as conn:  # type: ignore[attr-defined]
+    database: Any = client._database
+    with closing(sqlite3.connect(database.path)) as conn:
         eventually(lambda: conn.execute(expired).fetchone()[0] == len(chains))
 
 

@@ -233,21 +233,22 @@ def stay(marks: Marks, point: str, job_id: str) -> NoReturn:
 
 def stay_in_the_library(app: Queuert, marks: Marks, point: str) -> None:
     """Have the process stay where no handler runs."""
+    slots: Any = Slots
+    writer: Any = OutcomeWriter
+    notifier: Any = app._engine.notifier
     if point == "claimed":
-        Slots.submit = lambda self, claimed: stay(marks, point, claimed[0].job.id)  # type: ignore[method-assign]
+        slots.submit = lambda self, claimed: stay(marks, point, claimed[0].job.id)
     elif point == "returned":
-        OutcomeWriter.write = lambda self, endings, *, wait: stay(  # type: ignore[method-assign]
-            marks, point, endings[0].held.job.id
-        )
+        writer.write = lambda self, endings, *, wait: stay(marks, point, endings[0].held.job.id)
     elif point in ("committed", "written"):
-        tell = app._engine.notifier.tell
+        tell = notifier.tell
 
         def tell_and_stay(channel: Channel, payloads: Any) -> None:
             if channel is Channel.CHAIN_CLOSED:
                 stay(marks, point, payloads()[0])
             tell(channel, payloads)
 
-        app._engine.notifier.tell = tell_and_stay  # type: ignore[method-assign]
+        notifier.tell = tell_and_stay
 
 
 def main(options: dict[str, Any]) -> int:
@@ -255,7 +256,8 @@ def main(options: dict[str, Any]) -> int:
     marks = Marks(Path(options["marks"]))
     app = Queuert(options["url"], **options.get("app", {}))
     if "heartbeat" in options:
-        app._engine.notifier._heartbeat = options["heartbeat"]  # type: ignore[attr-defined]
+        notifier: Any = app._engine.notifier
+        notifier._heartbeat = options["heartbeat"]
     app.include(make_types(marks, **options.get("types", {})))
     stay_in_the_library(app, marks, options.get("stay", ""))
     with app:

@@ -39,7 +39,7 @@ class Tasks(TestCase):
         self.assertEqual(result.attempts, 0)
         self.assertIsNotNone(result.enqueued_at)
         with self.assertRaises(ValueError):
-            result.return_value  # noqa: B018
+            result.return_value  # noqa: B018 - reading it raises
         self.assertEqual(run_due_jobs(), 1)
         result.refresh()
         self.assertEqual((result.status, result.return_value, result.attempts), (TaskResultStatus.SUCCESSFUL, 5, 1))
@@ -73,7 +73,7 @@ class Tasks(TestCase):
         self.assertIn("as asked", error.traceback)
         self.assertIn("Traceback", error.traceback)
         with self.assertRaises(ValueError):
-            result.return_value  # noqa: B018
+            result.return_value  # noqa: B018 - reading it raises
 
     def test_a_value_that_cannot_be_stored_is_a_failure(self) -> None:
         result = tasks.unstorable.enqueue()
