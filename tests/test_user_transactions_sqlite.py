@@ -53,7 +53,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def connected(app: Queuert, path: Path, **options: Any) -> Iterator[sqlite3.Connection]:
+def connected(app: Queuert, path: Path | str, **options: Any) -> Iterator[sqlite3.Connection]:
     """A connection that is configured, with no transaction open by hand."""
     with closing(sqlite3.connect(path, **options)) as conn:
         app.configure_connection(conn)
