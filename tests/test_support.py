@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support import eventually
+from support import eventually, found
 
 pytestmark = pytest.mark.conformance
 
@@ -56,3 +56,9 @@ def test_eventually_raises_the_last_assertion() -> None:
         eventually(never, timeout=0.02)
     with pytest.raises(AssertionError, match=r"did not become true within 0\.02 seconds"):
         eventually(lambda: False, timeout=0.02)
+
+
+def test_found_gives_what_is_there_and_refuses_what_is_not() -> None:
+    assert found(0) == 0
+    with pytest.raises(AssertionError, match="there is none"):
+        found(None)
