@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import socket
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any
@@ -25,13 +24,15 @@ from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 from support import eventually
+from support.postgres import closed_by_the_server
 from support.proxy import Proxy
 from support.silence import SilentProxy
 
 from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.postgres import PostgresDatabase, _is_alive
+from queuert.storage.postgres import PostgresDatabase
+from queuert.storage.postgres_connections import is_alive
 from queuert.storage.sqlfiles import Query
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s) RETURNING text",))
@@ -78,14 +79,6 @@ def terminate_others(admin: psycopg.Connection[Any]) -> int:
         "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
     ).fetchall()
     return len(rows)
-
-
-def closed_by_the_server(connections: Sequence[psycopg.Connection[Any]]) -> bool:
-    """Whether the end of every one has arrived here; nothing is read."""
-    poller = select.poll()
-    for conn in connections:
-        poller.register(conn.fileno(), select.POLLRDHUP)
-    return len(poller.poll(0)) == len(connections)
 
 
 # Opening.
@@ -570,7 +563,7 @@ def test_connections_that_died_in_the_pool_are_not_used(database: PostgresDataba
     barrier = threading.Barrier(4)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: database.run(lambda s: (barrier.wait(10), s.run(ONE, {}))), range(4)))
-    idle = list(database._pool._pool)
+    idle = list(database._connections.pool._pool)
     assert terminate_others(admin) >= len(idle) >= 4
     eventually(lambda: closed_by_the_server(idle))
     calls: list[int] = []
@@ -772,7 +765,7 @@ def test_what_is_kept_is_prepared_and_planned_once(keeping: PostgresDatabase) ->
 def test_a_kept_connection_that_dies_is_replaced(keeping: PostgresDatabase, admin: psycopg.Connection[Any]) -> None:
     (first,) = _pids(keeping)
     terminate_others(admin)
-    eventually(lambda: not _is_alive(keeping._keeping.kept._conn))
+    eventually(lambda: not is_alive(keeping._connections._keeping.kept._conn))
     (second,) = _pids(keeping)
     assert second != first
 
@@ -809,11 +802,11 @@ def test_a_kept_connection_goes_back_in_time_for_the_pool_to_retire_it(
     keeping: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _pids(keeping)
-    borrowed = keeping._pool.get_stats()["requests_num"]
+    borrowed = keeping._connections.pool.get_stats()["requests_num"]
     assert borrowed == 1
-    monkeypatch.setattr(keeping._keeping.kept, "_until", 0.0)
+    monkeypatch.setattr(keeping._connections._keeping.kept, "_until", 0.0)
     _pids(keeping)
-    assert keeping._pool.get_stats()["requests_num"] == 2
+    assert keeping._connections.pool.get_stats()["requests_num"] == 2
 
 
 def test_a_kept_connection_ends_with_its_pool(keeping: PostgresDatabase) -> None:
@@ -916,7 +909,8 @@ FORK = """
     import psycopg_pool
     from queuert.errors import DatabaseUnavailableError
     from queuert.storage.guard import TransactionMisuseError
-    from queuert.storage.postgres import PostgresDatabase, _is_alive
+    from queuert.storage.postgres import PostgresDatabase
+    from queuert.storage.postgres_connections import is_alive
     from queuert.storage.sqlfiles import Query
     insert = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s)",))
     count = Query("count", ("SELECT count(*), pg_backend_pid() FROM note",))

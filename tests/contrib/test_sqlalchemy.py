@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool, StaticPool
 from support import eventually, found
+from support.postgres import closed_by_the_server
 
 from queuert import Queuert, RunningJob
 from queuert.contrib.sqlalchemy import SQLAlchemyProvider
@@ -744,12 +745,11 @@ def test_connections_that_died_in_the_pool_are_replaced(use: str, request: pytes
     factory = {"session_factory": sessionmaker(engine)} if use == "orm-block" else {}
     with make_app(engine, **factory) as app:
         with engine.connect() as one, engine.connect() as two:
-            pids = [conn.exec_driver_sql("SELECT pg_backend_pid()").scalar() for conn in (one, two)]
+            pooled = [cast(psycopg.Connection[Any], conn.connection.driver_connection) for conn in (one, two)]
         with psycopg.connect(request.getfixturevalue("empty_pg_url"), autocommit=True) as killer:
-            for pid in pids:
-                killer.execute("SELECT pg_terminate_backend(%s)", [pid])
-            gone = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(%s)"
-            eventually(lambda: killer.execute(gone, [pids]).fetchone() == (0,))
+            for conn in pooled:
+                killer.execute("SELECT pg_terminate_backend(%s)", [conn.info.backend_pid])
+        eventually(lambda: closed_by_the_server(pooled))
         if use == "call":
             app.start_chain("ship")
         else:

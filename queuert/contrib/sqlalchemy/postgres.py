@@ -22,7 +22,8 @@ from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
 from queuert.storage.base import Session as QuerySession
 from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.postgres import PostgresDatabase, _is_alive
+from queuert.storage.postgres import PostgresDatabase
+from queuert.storage.postgres_connections import is_alive
 from queuert.storage.postgres_transaction import begin, check_still_open
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import scrub
@@ -80,7 +81,7 @@ class EnginePostgres(PostgresDatabase):
         """A connection that died in the pool is replaced before anything is sent on it."""
         with self._reachable():
             loan.begin()
-            while not _is_alive(loan.raw):
+            while not is_alive(loan.raw):
                 loan.invalidate()
                 loan.rollback()
                 loan.begin()
@@ -139,7 +140,7 @@ class EnginePostgres(PostgresDatabase):
             with self._reachable():
                 fairy = self._engine.raw_connection()
             raw: Any = fairy.driver_connection
-            if _is_alive(raw):
+            if is_alive(raw):
                 return fairy, raw
             fairy.invalidate()
 
