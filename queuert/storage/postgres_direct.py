@@ -37,7 +37,6 @@ FIXED_SNAPSHOT: Final = "QU002"
 CANCEL_WITHIN: Final = 2.0
 CAN_PIPELINE: Final = psycopg.Pipeline.is_supported()
 
-_COMMIT: Final = b"COMMIT"
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s|%%")
 _FINE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -68,6 +67,9 @@ def statement(text: str) -> Statement:
 
     numbered = _PARAMETER.sub(number, text).encode()
     return Statement(b"queuert_%08x" % zlib.crc32(numbered), numbered, tuple(params))
+
+
+_COMMIT: Final = statement("COMMIT")
 
 
 class OwnConnection(psycopg.Connection[Any]):
@@ -146,14 +148,17 @@ class OwnConnection(psycopg.Connection[Any]):
     # With the lock held.
 
     def _run_prepared(self, query: Statement, values: Sequence[bytes | None], *, commit: bool) -> list[Row]:
-        name = self._known_statements.get(query.name)
-        if name is None:
-            name = b"%s_%d" % (query.name, self._generation)
-            self._send(lambda: self.pgconn.send_prepare(name, query.text))
-            self._known_statements[query.name] = name
+        name = self._known_statements.get(query.name) or self._prepare(query)
         if commit:
-            return _rows(self._send_with_commit(name, values))
+            commit_name = self._known_statements.get(_COMMIT.name) or self._prepare(_COMMIT)
+            return _rows(self._send_with_commit(name, values, commit_name))
         return _rows(self._send(lambda: self.pgconn.send_query_prepared(name, values)))
+
+    def _prepare(self, query: Statement) -> bytes:
+        name = b"%s_%d" % (query.name, self._generation)
+        self._send(lambda: self.pgconn.send_prepare(name, query.text))
+        self._known_statements[query.name] = name
+        return name
 
     def _send(self, send: Callable[[], None]) -> pq.abc.PGresult:
         try:
@@ -169,14 +174,14 @@ class OwnConnection(psycopg.Connection[Any]):
         assert result is not None
         return _checked(result)
 
-    def _send_with_commit(self, name: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
+    def _send_with_commit(self, name: bytes, values: Sequence[bytes | None], commit: bytes) -> pq.abc.PGresult:
         """In a pipeline: if the query fails, the server skips the COMMIT."""
         pgconn = self.pgconn
         answers: list[pq.abc.PGresult] = []
         try:
             pgconn.enter_pipeline_mode()
             pgconn.send_query_prepared(name, values)
-            pgconn.send_query_params(_COMMIT, None)
+            pgconn.send_query_prepared(commit, None)
             pgconn.pipeline_sync()
             while True:
                 answer = self._next()
