@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from support import eventually, found
 from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, Queuert, RunningJob
+from queuert.worker.leases import Held
+from queuert.worker.slots import Slots
 
 SHORT = Lease(duration=0.6)
 NOW = Backoff(initial=0, jitter=0)
@@ -268,19 +271,16 @@ def test_a_slow_renewal_does_not_extend_trust(app: Queuert, monkeypatch: pytest.
 def test_a_job_whose_lease_ended_while_it_waited_is_not_started(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
     app.job("job", lease=SHORT)(lambda job: ran.append(job.attempt))
-    repository = app._engine.repository
-    claim = repository.claim
+    submit = Slots.submit
     slowed = threading.Event()
 
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        claimed = claim(*args, **kwargs)
-        answered = time.monotonic()
-        if repository.claimed_jobs(claimed) and not slowed.is_set():
+    def slow(self: Slots, claimed: Sequence[Held]) -> None:
+        if not slowed.is_set():
             slowed.set()
-            eventually(lambda: time.monotonic() > answered + SHORT.duration_seconds)
-        return claimed
+            eventually(lambda: time.monotonic() >= claimed[0].trusted_until)
+        submit(self, claimed)
 
-    monkeypatch.setattr(repository, "claim", slow)
+    monkeypatch.setattr(Slots, "submit", slow)
     with app.worker(reap_interval=1000) as worker:
         stall(worker)  # or it renews the lease before the slot looks
         worker.events.watch()
