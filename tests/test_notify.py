@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,7 @@ from support import eventually
 from queuert.notify import Channel, InProcessNotifier, Notice, Notifier, SqliteFileNotifier
 from queuert.notify import postgres_sender as sending
 from queuert.notify.postgres import PostgresNotifier
+from queuert.notify.postgres_link import Link
 
 pytestmark = [
     pytest.mark.conformance,
@@ -424,6 +426,91 @@ def test_what_this_process_published_is_delivered_once(make: Make, admin: psycop
     assert inbox.notices == scheduled("a", "b")
 
 
+@pytest.fixture
+def begun_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that have sent a notice themselves."""
+    threads: list[str] = []
+    begin = Link.begin
+
+    def recording(self: Link, *args: Any) -> None:
+        threads.append(threading.current_thread().name)
+        begin(self, *args)
+
+    monkeypatch.setattr(Link, "begin", recording)
+    return threads
+
+
+def rests(notifier: PostgresNotifier) -> bool:
+    """Whether the sender has nothing to do, and has had its pause."""
+    sender = notifier._senders.get()
+    return sender._resting is not None and not sender._begun and time.monotonic() > sender._not_before + sending.PATIENCE
+
+
+def test_the_first_notice_after_a_pause_is_sent_by_the_one_who_has_it(make: Make, begun_by: list[str]) -> None:
+    inbox, notifier = subscribe(make()), make()
+    notifier.publish(scheduled("connects"))
+    inbox.wait_for("connects")
+    me = threading.current_thread().name
+    for number in range(3):
+        eventually(lambda: rests(notifier))
+        notifier.publish(scheduled(f"first {number}"))
+        assert begun_by == [me] * (number + 1)
+        notifier.publish(scheduled(f"second {number}"))
+        assert len(begun_by) == number + 1, "the next ones wait, and go together"
+        inbox.wait_for(f"first {number}")
+        inbox.wait_for(f"second {number}")
+    eventually(lambda: rests(notifier))
+    notifier.publish([Notice(CHAIN_CLOSED, "c")])
+    inbox.wait_for("c", CHAIN_CLOSED)
+    assert begun_by == [me] * 4
+
+
+def test_notices_of_many_threads_all_arrive(make: Make) -> None:
+    inbox, notifier = subscribe(make()), make()
+
+    def publish(thread: int) -> None:
+        for number in range(50):
+            notifier.publish(scheduled(f"{thread}-{number}"))
+            if number % 10 == 9:
+                eventually(lambda: rests(notifier), timeout=30)
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for thread_number in range(4):
+        for number in range(50):
+            inbox.wait_for(f"{thread_number}-{number}")
+
+
+def test_a_notice_that_was_sent_over_a_dead_connection_is_sent_again(
+    make: Make, proxy: Proxy, begun_by: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "ANSWER_WITHIN", 0.3)
+    inbox, notifier = subscribe(make()), make(proxy.url)
+    notifier.publish(scheduled("before"))
+    inbox.wait_for("before")
+    eventually(lambda: rests(notifier))
+    proxy.fall_silent()
+    notifier.publish(scheduled("after"))
+    assert len(begun_by) == 1
+    inbox.wait_for("after")
+
+
+def test_a_notice_that_cannot_be_sent_at_once_is_left_to_the_thread(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Link, *args: Any) -> None:
+        raise psycopg.OperationalError("the connection is closed")
+
+    inbox, notifier = subscribe(make()), make()
+    notifier.publish(scheduled("before"))
+    inbox.wait_for("before")
+    eventually(lambda: rests(notifier))
+    monkeypatch.setattr(Link, "begin", broken)
+    notifier.publish(scheduled("after"))
+    inbox.wait_for("after")
+
+
 class SlowConnect:
     """Connects when it is told to."""
 
@@ -487,6 +574,7 @@ PUBLISH_AND_END = """
 import psycopg, sys
 from queuert.notify import Channel, Notice
 from queuert.notify.postgres import PostgresNotifier
+from queuert.notify.postgres_link import Link
 notifier = PostgresNotifier(lambda: psycopg.connect(sys.argv[1], autocommit=True), "queuert")
 notifier.publish([Notice(Channel.SCHEDULED, "a")])
 """

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
 from queuert.chains import Chains
+from queuert.worker.crew import Crew
+from queuert.worker.events import Events
 from queuert.worker.outcomes import OutcomeWriter
 
 
@@ -62,6 +65,31 @@ def test_a_few_results_wait_for_others_only_while_jobs_wait_for_slots(
         else:
             app.wait_for(chain, timeout=10)
     assert groups == [1], "the end waits for nobody"
+
+
+@pytest.mark.parametrize(
+    ("arriving", "gathered"),
+    [([50, 60], 111), ([12, 30, 3, 50], 46), ([0, 50], 1), ([10] * 50, 41)],
+    ids=["until they are many", "until few come", "nobody comes", "until it has taken long"],
+)
+def test_results_wait_for_others_as_long_as_these_come(
+    app: Queuert, monkeypatch: pytest.MonkeyPatch, arriving: list[int], gathered: int
+) -> None:
+    """How many come during each of the waits, and how many are written together then."""
+    clock, waits = [0.0], iter(arriving)
+    crew: Any = Crew(app._engine, app._chains, app.worker()._options, "w1", Events())
+    completer = crew._completer
+    completer._more_to_come = lambda: True
+    completer._queue.append(None)
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+        completer._queue.extend([None] * next(waits))
+
+    monkeypatch.setattr(completer._changed, "wait", wait)
+    monkeypatch.setattr("queuert.worker.completer.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    completer._gather()
+    assert len(completer._queue) == gathered
 
 
 def test_slots_wait_when_results_pile_up(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +250,8 @@ def test_a_passing_error_is_ridden_out_and_nothing_is_lost(app: Queuert, monkeyp
 @pytest.mark.parametrize("again", [False, True], ids=["recovered at once", "recovered by the next try"])
 @pytest.mark.parametrize("how", ["statement", "transaction"])
 def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection dies around the commit; the job completes once, whatever happened. A plain result is written by one
-    statement, a continuation with an id of its own in a transaction."""
+    """The connection dies around the commit; the job completes once, whatever happened, and who waits is told (nobody polls). A
+    plain result is written by one statement, a continuation with an id of its own in a transaction."""
     import psycopg
 
     from queuert.storage import postgres_transaction
@@ -274,8 +302,8 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
                 return recover(self, session)
 
             monkeypatch.setattr(_Group, "recover", failing)
-        with app.worker():
-            chain = app.wait_for(app.start_chain("job"), timeout=20)
+        with app.worker(poll_interval=3600):
+            chain = app.wait_for(app.start_chain("job"), timeout=20, poll_interval=3600)
         assert lost == [1]
         assert ran == [1]
         assert [attempt.outcome for attempt in app.attempts(chain.id)] == ["succeeded"]

@@ -10,14 +10,16 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import psycopg
 import pytest
 from support import eventually, found
 from support.clocks import make_older
+from support.outages import Gone, outage
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
 from queuert.storage.repository import Level, Repository
 from queuert.worker.claiming import Claimer
-from queuert.worker.dispatcher import CLAIM_SIZE
+from queuert.worker.dispatcher import CLAIM_SIZE, OUTAGE_PAUSE
 
 FOREVER = 3600
 
@@ -26,14 +28,20 @@ FOREVER = 3600
 def claims(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What every claim asked for and got, and when."""
     made: list[dict[str, Any]] = []
-    claim = Repository.claim
 
-    def recording(self: Repository, session: Any, **options: Any) -> Any:
-        claimed = claim(self, session, **options)
-        made.append({**options, "at": time.monotonic(), "got": len(self.claimed_jobs(claimed))})
-        return claimed
+    def record(name: str) -> None:
+        claim = getattr(Repository, name)
 
-    monkeypatch.setattr(Repository, "claim", recording)
+        def recording(self: Repository, session: Any, **options: Any) -> Any:
+            claimed = claim(self, session, **options)
+            found = {"at": time.monotonic(), "got": len(self.claimed_jobs(claimed)), "short": name == "claim_head"}
+            made.append({"levels": (), **options, **found})
+            return claimed
+
+        monkeypatch.setattr(Repository, name, recording)
+
+    record("claim")
+    record("claim_head")
     return made
 
 
@@ -72,6 +80,59 @@ def test_the_commit_of_a_block_wakes_the_worker(app: Queuert) -> None:
             app.start_chain("job", conn=tx)
 
     assert started_after(app, start) < 1
+
+
+def test_an_idle_worker_on_postgres_claims_what_it_hears_of_from_the_head_of_the_line(
+    pg_url: str, claims: list[dict[str, Any]]
+) -> None:
+    with Queuert(pg_url) as app:
+        started_after(app, lambda: app.start_chain("job"))
+    (made,) = [made for made in claims if made["got"]]
+    assert (made["short"], made["type_name"]) == (True, "job")
+
+
+def test_a_short_claim_that_finds_nothing_is_followed_by_one_that_looks_at_everything(
+    pg_url: str, claims: list[dict[str, Any]]
+) -> None:
+    with Queuert(pg_url) as app, Queuert(pg_url) as other:
+        other.declare("job")
+        other.start_chains([NewChain("job", after=FOREVER, priority=50) for _ in range(30)])
+        assert started_after(app, lambda: app.start_chain("job")) < 1
+    assert [made["short"] for made in claims if made["got"]] == [False]
+    assert any(made["short"] for made in claims)
+
+
+def test_news_of_several_types_are_looked_for_together(pg_url: str) -> None:
+    with Queuert(pg_url) as app:
+        ran: list[str] = []
+        for name in ("a", "b"):
+            app.job(name)(lambda job: ran.append(job.type_name))
+        with app.worker(poll_interval=FOREVER):
+            for _ in range(20):
+                before = len(ran)
+                app.start_chains([NewChain("a"), NewChain("b")])
+                eventually(lambda: len(ran) == before + 2)  # noqa: B023 - called before the next turn
+        assert sorted(ran) == ["a"] * 20 + ["b"] * 20
+
+
+def test_where_others_claim_at_the_same_time_a_claim_looks_further(pg_url: str, claims: list[dict[str, Any]]) -> None:
+    with Queuert(pg_url) as app:
+        app.job("job")(lambda job: None)
+        app.start_chains([NewChain("job", n) for n in range(60)])
+        claimer = Claimer(app._engine, "w1", None, None)
+        with psycopg.connect(pg_url) as conn:
+            conn.execute("SELECT 1 FROM queuert_job ORDER BY scheduled_at, id LIMIT 8 FOR UPDATE")
+            assert len(claimer.claim(10)) == 2, "what it finds beside locked ones is enough for now"
+            assert claimer.more
+            assert claims[-1]["window"] == 1.0
+            assert len(claimer.claim(10)) == 10, "the next steps over them"
+            assert claims[-1]["window"] > 1.0
+            while claims[-1]["window"] > 1.0 and claimer.more:
+                claimer.claim(1)
+            assert claims[-1]["window"] == 1.0, "with nobody in the way it gets less again"
+            while claimer.more:
+                claimer.claim(10)
+        assert len(claimer.claim(10)) == 8
 
 
 def test_a_scheduled_job_starts_on_time(app: Queuert) -> None:
@@ -268,17 +329,18 @@ def test_a_hint_does_not_hide_a_higher_priority(pg_url: str) -> None:
             assert len(order) < 6000
 
 
+@pytest.mark.parametrize("suspect", [False, True], ids=["usual jobs", "suspects"])
 @pytest.mark.parametrize("claimed", [True, False], ids=["it had claimed", "it had not"])
-def test_a_claim_whose_answer_is_lost_costs_no_attempt(pg_url: str, claimed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_whose_answer_is_lost_costs_no_attempt(
+    pg_url: str, claimed: bool, suspect: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lease is long: if nobody remembered the claim, its jobs would wait for the end of it."""
-    import psycopg
-
     from queuert.storage.postgres_session import PostgresSession
 
     run, lost = PostgresSession.run, threading.Event()
 
     def losing(self: PostgresSession, query: Any, params: Any) -> Any:
-        if query.name != "claim_jobs" or lost.is_set() or not waiting.is_set():
+        if query.name != "claim_jobs" or params["suspect"] != suspect or lost.is_set() or not waiting.is_set():
             return run(self, query, params)
         lost.set()
         if claimed:
@@ -290,9 +352,32 @@ def test_a_claim_whose_answer_is_lost_costs_no_attempt(pg_url: str, claimed: boo
         waiting = threading.Event()
         app.job("job", max_attempts=1)(lambda job: job.attempt)
         chains = app.start_chains([NewChain("job") for _ in range(5)])
+        if suspect:
+            with app.transaction() as tx:
+                tx.execute("UPDATE queuert_job SET suspect = true")
         waiting.set()
         monkeypatch.setattr(PostgresSession, "run", losing)
         with app.worker():
             assert {app.wait_for(chain, timeout=20).output for chain in chains} == {1}
         assert lost.is_set()
         assert all(app.attempts(chain.id)[0].outcome == "succeeded" for chain in chains)
+
+
+def test_an_outage_that_lets_claims_through_does_not_slow_them_down(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+
+    @app.job("job")
+    def handler(job: RunningJob[int]) -> None:
+        ran.append(job.input)
+
+    def failing(self: Claimer) -> None:
+        raise Gone
+
+    with outage(app, app._engine.database.run), app.worker(poll_interval=FOREVER) as worker:
+        dispatcher = found(worker._crew)._dispatcher
+        monkeypatch.setattr(Claimer, "next_due", failing)
+        for number in range(8):
+            app.start_chain("job", number)
+            eventually(lambda: len(ran) == number + 1)  # noqa: B023 - called before the next turn
+        assert dispatcher._outage <= OUTAGE_PAUSE
+        monkeypatch.undo()

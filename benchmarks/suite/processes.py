@@ -1,4 +1,7 @@
-"""One to four processes with the same number of slots in all. Processes start before the time does."""
+"""One to four processes with the same number of slots in all.
+
+Processes start before the time does, and have run some jobs by then: they have their connections, and the server has its plans.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,26 @@ from typing import Any
 
 from benchmarks.bare import bare
 from benchmarks.drain import SECONDS, Draining, define_types, fill
-from benchmarks.harness import Contender, Store, Table, progress, race
+from benchmarks.harness import PAYLOAD, Contender, Store, Table, progress, race
 from benchmarks.suite.context import Context
 from benchmarks.suite.lines import NAMES
-from queuert import Queuert
+from queuert import NewChain, Queuert
 
 SLOTS = 12
 """Divides by all of the numbers of processes."""
 COUNTS = (1, 2, 4)
+WARM_UP = 100
+"""Jobs for each slot, before the time starts."""
 
 
-def work(url: str, slots: int, ready: Any, go: Any, stop: Any) -> None:
+def work(url: str, slots: int, ready: Any, warm: Any, go: Any, stop: Any) -> None:
     app = Queuert(url)
     define_types(app, "sqlite" if url.startswith("sqlite") else "postgres")
     worker = app.worker(concurrency=slots, types=["plain"])
+    worker.start()
+    ready.release()
+    warm.wait()
+    worker.stop()
     ready.release()
     go.wait()
     worker.start()
@@ -44,18 +53,26 @@ class Crew:
         self._spawn: SpawnContext = multiprocessing.get_context("spawn")
 
     def prepare(self) -> None:
-        fill(self._bare, "plain", self._jobs)
-        self._store.settle()
-        ready = self._spawn.Semaphore(0)
-        self._go, self._stop = self._spawn.Event(), self._spawn.Event()
-        arguments = (self._store.url, SLOTS // self._processes, ready, self._go, self._stop)
+        self._ready = self._spawn.Semaphore(0)
+        warm, self._go, self._stop = self._spawn.Event(), self._spawn.Event(), self._spawn.Event()
+        arguments = (self._store.url, SLOTS // self._processes, self._ready, warm, self._go, self._stop)
         self._running = [self._spawn.Process(target=work, args=arguments, daemon=True) for _ in range(self._processes)]
         for process in self._running:
             process.start()
-        for _ in self._running:
-            if not ready.acquire(timeout=30):
-                raise RuntimeError("A worker's process did not start.")
+        self._wait_until_ready()
+        # Through the library, which wakes all of them.
+        self._store.app.start_chains([NewChain("plain", PAYLOAD) for _ in range(min(WARM_UP * SLOTS, self._jobs))])
+        self._draining.wait(time.monotonic() + SECONDS)
+        warm.set()
+        self._wait_until_ready()
+        fill(self._bare, "plain", self._jobs)
+        self._store.settle()
         self._before = self._draining.count_open()
+
+    def _wait_until_ready(self) -> None:
+        for _ in self._running:
+            if not self._ready.acquire(timeout=30):
+                raise RuntimeError("A worker's process did not start.")
 
     def run(self) -> int:
         self._go.set()
@@ -73,6 +90,7 @@ def processes(context: Context) -> Iterator[Table]:
     for dialect in context.options.databases:
         progress(f"1 to 4 processes, {dialect}")
         with context.stores.open(dialect) as store:
+            store.app.declare("plain")
             crews = {str(count): Crew(store, count, jobs) for count in counts}
             result = race(
                 [Contender(name, crew.run, crew.prepare, crew.finish) for name, crew in crews.items()],

@@ -248,7 +248,7 @@ class Sender:
         with self._lock:
             self._resting = link
         try:
-            ready = link.select(seconds)
+            ready = link.select(min(seconds, ANSWER_WITHIN))  # what is sent meanwhile may stay without an answer
         finally:
             with self._lock:  # from here on the link is this thread's alone again
                 self._resting = None

@@ -41,7 +41,8 @@ _NEW_CHAIN: Final = {"priority": 0, "blockers": 0, **dict.fromkeys(("at", "after
 """What an item need not say."""
 _READS_Z: Final = sys.version_info >= (3, 11)
 
-CLAIM_WINDOW: Final = 2  # candidates looked at for each job asked for, so that rows locked by others do not leave it short
+CLAIM_WINDOW: Final = 2.0  # candidates looked at for each job asked for, so that rows locked by others do not leave it short
+WIDER: Final = 4
 WIDEST_WINDOW: Final = 10_000
 
 
@@ -52,6 +53,8 @@ class Claim(NamedTuple):
     worker: str
     token: int
     suspect: bool
+    more: bool
+    """Whether there may be more: it took as many as were asked for, or stepped over some that others have locked."""
     only: set[Any] | None = None
     """The ids of those that it has really taken, where not all of the rows were."""
 
@@ -212,6 +215,7 @@ class Repository:
         suspect: bool = False,
         held: Sequence[str] = (),
         levels: Sequence[Level] = (),
+        window: float = CLAIM_WINDOW,
     ) -> Claim:
         """Claim up to `limit` due jobs of the types in `leases`.
 
@@ -227,7 +231,7 @@ class Repository:
             for name, priority, since in levels
             if name in leases
         ]
-        window = limit * CLAIM_WINDOW + len(held)
+        candidates = round(limit * window) + len(held)
         while True:
             rows = self._run(
                 session,
@@ -238,14 +242,15 @@ class Repository:
                 levels=_dumps(known),
                 suspect=suspect,
                 held=_dumps(held),
-                window=window,
+                window=candidates,
                 limit=limit,
             )
             found = [row[2:] for row in rows if row[2] is not None]  # one row tells only how many candidates there were
             # Every candidate was locked by somebody else while more may be due behind them: look further.
-            if found or rows[0][0] < window or window >= WIDEST_WINDOW:
-                return Claim(found, worker, token, suspect)
-            window *= 10
+            more = rows[0][0] >= candidates
+            if found or not more or candidates >= WIDEST_WINDOW:
+                return Claim(found, worker, token, suspect, more or len(found) >= limit)
+            candidates *= WIDER
 
     def _claim_on_sqlite(
         self, session: Session, worker: str, token: int, types: list[Any], limit: int, suspect: bool, held: Sequence[str]
@@ -253,12 +258,12 @@ class Repository:
         found = self._run(session, "find_due", types=_dumps(types), suspect=suspect, held=_dumps(held), limit=limit)
         won, now, jobs, number = found[0]
         if not number:  # a claim that finds nothing writes nothing
-            return Claim("[]", worker, token, suspect)
+            return Claim("[]", worker, token, suspect, more=False)
         self._run(session, "take_due", worker=worker, token=token, won=won, now=now)
         only = None
         if session.changed < number:  # another process was there between the two
             only = {row[0] for row in self._run(session, "taken_ids", worker=worker, token=token, won=won)}
-        return Claim(jobs, worker, token, suspect, only)
+        return Claim(jobs, worker, token, suspect, number >= limit, only)
 
     def claim_head(
         self, session: Session, *, worker: str, token: int, type_name: str, lease: float, limit: int, held: Sequence[str] = ()
@@ -272,14 +277,15 @@ class Repository:
             type=type_name,
             lease=lease,
             held=_dumps(held),
-            window=limit * CLAIM_WINDOW,
+            window=round(limit * CLAIM_WINDOW),
             limit=limit,
         )
-        return Claim(rows, worker, token, False)
+        return Claim(rows, worker, token, suspect=False, more=len(rows) >= limit)
 
-    def claimed_with(self, session: Session, worker: str, token: int) -> Claim:
+    def claimed_with(self, session: Session, worker: str, token: int, *, suspect: bool = False) -> Claim:
         """What a claim has taken whose answer was lost."""
-        return Claim(self._run(session, "claimed_with", worker=worker, token=token), worker, token, False)
+        rows = self._run(session, "claimed_with", worker=worker, token=token)
+        return Claim(rows, worker, token, suspect, more=True)
 
     def claimed_jobs(self, claim: Claim) -> list[Job]:
         """The jobs of a claim, in claim order."""

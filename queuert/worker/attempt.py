@@ -34,6 +34,7 @@ from queuert.errors import JobTakenByAnotherWorkerError, JobTypeValidationError,
 from queuert.handler import Continuation, JobInterruptedError, Reason, RunningJob, Signal
 from queuert.job_types import JobType
 from queuert.model import Chain, Job, Status
+from queuert.notify.base import ANYTHING
 from queuert.options import Backoff, BackoffFunction, seconds
 from queuert.storage.base import Commit, Session
 from queuert.storage.guard import TransactionMisuseError
@@ -262,6 +263,7 @@ class AttemptRun:
 
     def _not_committed(self, completion: Completion, error: Exception) -> Outcome:
         if self._engine.database.is_transient(error) and self._was_committed():
+            self._engine.notifier.publish(ANYTHING)  # the notices were lost with the answer
             return self._committed(completion)
         return self._ended(error)
 

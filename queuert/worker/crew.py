@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from queuert.chains import Chains
 from queuert.engine import Engine
@@ -114,7 +115,7 @@ class Crew:
         self._spawn("leases", self._keeper.run)
         self._spawn("completer", self._completer.run)
         for number in range(1, self._options.concurrency + 1):
-            self._spawn(f"slot-{number}", lambda number=number: self._slots.run(number))  # type: ignore[misc]
+            self._spawn(f"slot-{number}", partial(self._slots.run, number))
         self._spawn("dispatcher", self._dispatcher.run)
         self._spawn("reaper", self._reaper.run)
         for number, housekeeper in enumerate(self._housekeepers, 1):

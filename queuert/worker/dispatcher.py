@@ -171,10 +171,11 @@ class Dispatcher:
         if not self._more or limit <= 0:
             return self._until(time.monotonic())
         claimed = self._claimer.claim(limit, running=[held.job.id for held in self._slots.running_jobs()], only=only)
+        self._reachable()
         if claimed:
             self._keeper.take(claimed)
             self._slots.submit(claimed)
-        if len(claimed) < limit:
+        if not (claimed and self._claimer.more):
             if claimed:
                 time.sleep(AFTER_YOU)
             if only is None:

@@ -21,6 +21,7 @@ from queuert.chains import Chains, Completed, is_simple
 from queuert.engine import Engine
 from queuert.error_codes import error_code
 from queuert.model import Job, Status
+from queuert.notify.base import ANYTHING
 from queuert.observing import facts
 from queuert.storage.base import Session
 from queuert.worker.attempt import Outcome
@@ -108,6 +109,8 @@ class OutcomeWriter:
     def _commit(self, endings: Sequence[Ending], *, wait: bool) -> list[Ending]:
         group = _Group(self._engine, self._chains, self._worker_id, endings, wait=wait)
         written = self._engine.database.run(group.work, recover=group.recover, single=group.single)
+        if group.found:  # the try that wrote it did not live to tell anybody
+            self._engine.notifier.publish(ANYTHING)
         locked = []
         for ending in endings:
             if ending.held.job.id in group.locked:
@@ -136,6 +139,8 @@ class _Group:
         """Whether one statement writes all of it. On SQLite it takes several."""
         self.locked: set[str] = set()
         """Left out: somebody else has locked their rows."""
+        self.found = False
+        """Whether an earlier try turned out to have written something."""
         self._plan = chains.plan(self._completions)
 
     def work(self, session: Session) -> set[str]:
@@ -144,6 +149,7 @@ class _Group:
         written = self._written_before(session)
         plan = self._plan
         if written:
+            self.found = True
             plan = self._chains.plan([c for c in self._completions if c.job.id not in written])
         if plan.completions:
             result: Completed = self._chains.carry_out(session, self._worker_id, plan, wait=self._wait)
@@ -176,6 +182,7 @@ class _Group:
             ours = job.status is Status.RUNNING and job.leased_by == self._worker_id
             if ours and job.lease_token == tokens[job.id] and job.id not in self.locked:
                 return None
+        self.found = True
         return set(tokens) - self.locked
 
     def _tokens(self) -> dict[str, int | None]:

@@ -47,6 +47,18 @@ def test_a_claim_never_sorts_the_backlog(types: int, name: str, big: Store, plan
     assert session.cost.indexes <= {"queuert_job_claim_idx", "queuert_job_pkey"}
 
 
+def test_a_claim_from_the_head_reads_a_few_rows_of_the_backlog(big_postgres: Store) -> None:
+    for generic in (False, True):
+        with closing(big_postgres.database.open_listener()) as conn, conn.transaction(force_rollback=True):
+            due = "SELECT id FROM queuert_job WHERE type_name = 't00' AND status = 'pending' AND scheduled_at < now() LIMIT 15"
+            conn.execute(f"UPDATE queuert_job SET priority = 100 WHERE id IN ({due})")  # before those of the future
+            session = PostgresPlans(big_postgres.database.join(conn), generic=generic)
+            assert len(big_postgres.claim_head(10, TYPES[0], session=session)) == 10
+        assert session.cost.sorted <= 10 * CLAIM_WINDOW
+        assert session.cost.rows <= 3 * 10 * CLAIM_WINDOW
+        assert session.cost.indexes <= {"queuert_job_claim_idx", "queuert_job_pkey"}
+
+
 # 2. Locking more than is taken
 
 
@@ -100,6 +112,9 @@ def test_a_due_job_is_claimed_at_once_behind_100000_future_ones(own_postgres: St
         assert [job.id for job in store.claim(10, session=session)] == [due.id]
         assert session.cost.rows <= 60
         assert session.cost.buffers <= 150
+        short = PostgresPlans(store.database.join(conn), generic=generic)
+        assert store.claim_head(10, session=short) == [], "it looks at the first few"
+        assert short.cost.buffers <= 60
         looking = PostgresPlans(store.database.join(conn), generic=generic)
         assert store.repository.next_due(looking, ["a"]) > 0
         assert looking.cost.buffers <= 60

@@ -28,6 +28,7 @@ def _leases(jobs: list[Job], **more: Any) -> list[dict[str, Any]]:
 
 OPERATIONS: dict[str, Work] = {
     "claim": lambda store, session, jobs: store.claim(10, session=session),
+    "claim from the head": lambda store, session, jobs: store.claim_head(10, session=session),
     "renew": lambda store, session, jobs: store.repository.renew_leases(session, "w1", _leases(jobs, lease=60)),
     "lease states": lambda store, session, jobs: store.repository.lease_states(session, _ids(jobs)),
     "complete": lambda store, session, jobs: store.complete(*jobs, session=session),

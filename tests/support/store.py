@@ -146,6 +146,16 @@ class Store:
 
         return work(session) if session is not None else self.write(work)
 
+    def claim_head(self, limit: int = 10, type_name: str = "a", *, session: Session | None = None, **options: Any) -> list[Job]:
+        """What an idle worker claims when it hears of a job, on PostgreSQL."""
+        options = {"worker": "w1", "token": next(self._tokens), "lease": 60.0, **options}
+
+        def work(own: Session) -> list[Job]:
+            claim = self.repository.claim_head(own, type_name=type_name, limit=limit, **options)
+            return self.repository.claimed_jobs(claim)
+
+        return work(session) if session is not None else self.write(work)
+
     def complete(
         self,
         *jobs: Job,

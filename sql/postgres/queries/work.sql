@@ -104,6 +104,28 @@ LEFT JOIN claimed j ON true;
 -- Take due jobs from the first few in the line of one type, in the same order: for a worker that has nothing to do and hears of
 -- a job. It takes half the time of claim_jobs, and may find nothing where that does: behind as many jobs of a higher priority
 -- that are not due yet, or that somebody else has locked.
+WITH first AS MATERIALIZED (
+    SELECT c.id, c.priority, c.scheduled_at
+    FROM (
+        SELECT j.id, j.priority, j.scheduled_at
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = :type AND j.suspect = false
+          AND j.id NOT IN (SELECT h.id::{id_type} FROM json_array_elements_text(:held::json) AS h (id))
+        ORDER BY j.priority DESC, j.scheduled_at
+        LIMIT (SELECT :window::integer)
+    ) c
+    WHERE c.scheduled_at <= {now}
+),
+won AS MATERIALIZED (
+    SELECT j.id
+    FROM (SELECT * FROM (SELECT * FROM first {few}) first {few}) first
+    JOIN {job} j ON j.id = first.id
+    WHERE j.status::text NOT IN ('blocked', 'running', 'completed', 'failed', 'cancelled')
+      AND (j.scheduled_at > {now}) IS NOT TRUE
+    ORDER BY first.priority DESC, first.scheduled_at
+    LIMIT :limit
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
 UPDATE {job} j
 SET status = 'running',
     attempt = j.attempt + 1,
@@ -112,28 +134,8 @@ SET status = 'running',
     lease_token = :token,
     leased_until = {now} + make_interval(secs => :lease::double precision),
     heartbeat_at = NULL
-WHERE j.id = ANY (ARRAY(
-    SELECT j.id
-    FROM {job} j
-    WHERE j.id = ANY (ARRAY(
-        SELECT first.id
-        FROM (
-            SELECT j.id, j.scheduled_at
-            FROM {job} j
-            WHERE j.status = 'pending' AND j.type_name = :type AND j.suspect = false
-              AND j.id <> ALL (ARRAY(SELECT h.id::{id_type} FROM json_array_elements_text(:held::json) AS h (id)))
-            ORDER BY j.priority DESC, j.scheduled_at
-            LIMIT :window::integer
-        ) first
-        WHERE first.scheduled_at <= {now}
-    ))
-      AND j.status::text NOT IN ('blocked', 'running', 'completed', 'failed', 'cancelled')
-      AND (j.scheduled_at > {now}) IS NOT TRUE
-    ORDER BY j.priority DESC, j.scheduled_at
-    LIMIT :limit::integer
-    FOR NO KEY UPDATE SKIP LOCKED
-))
-  AND set_config('synchronous_commit', 'off', true) IS NOT NULL
+FROM won
+WHERE j.id = won.id AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 RETURNING {claimed_columns};
 
 -- name: claimed_with
