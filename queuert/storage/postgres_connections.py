@@ -13,7 +13,6 @@ import atexit
 import contextlib
 import os
 import random
-import select
 import threading
 import time
 import weakref
@@ -350,15 +349,15 @@ def _close_pools() -> None:
 
 
 def is_alive(conn: Connection) -> bool:
-    """Whether an idle connection is still good, without a round trip: one that the server closed has an end to read."""
+    """Whether an idle connection is still good, without a round trip: one that the server closed has an end to read.
+
+    By reading, which does not block, and not by poll(), which leaves Python's lock to others and has to wait to get it back.
+    """
     if conn.closed:
         return False
     try:
-        if not _readable(conn.pgconn.socket):
-            return True
-        conn.pgconn.consume_input()
-        if _readable(conn.pgconn.socket):  # still: the end of the stream, or more than was read at once
-            conn.pgconn.consume_input()
+        conn.pgconn.consume_input()  # maybe the server's last words
+        conn.pgconn.consume_input()  # and the end behind them
     except psycopg.Error:
         return False
     return conn.pgconn.status == pq.ConnStatus.OK
@@ -373,14 +372,6 @@ def _is_plain(conn: Connection) -> bool:
             return False
         conn.was_kept = False
     return True
-
-
-def _readable(descriptor: int) -> bool:
-    if not hasattr(select, "poll"):
-        return bool(select.select([descriptor], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _configure(conn: Connection) -> None:
