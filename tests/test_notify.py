@@ -460,8 +460,10 @@ def test_the_first_notice_after_a_pause_is_sent_by_the_one_who_has_it(make: Make
         inbox.wait_for(f"first {number}")
         inbox.wait_for(f"second {number}")
     eventually(lambda: rests(notifier))
-    notifier.publish([Notice(CHAIN_CLOSED, "c")])
+    notifier.publish([Notice(CHAIN_CLOSED, "c"), *scheduled("together")])
+    assert not notifier._senders.get()._waiting
     inbox.wait_for("c", CHAIN_CLOSED)
+    inbox.wait_for("together")
     assert begun_by == [me] * 4
 
 

@@ -134,25 +134,24 @@ class Sender:
         by_channel: dict[Channel, list[str]] = {}
         for channel, payload in notices:
             by_channel.setdefault(channel, []).append(payload)
-        for channel, payloads in by_channel.items():
-            self.send_all(channel, payloads)
+        if by_channel:
+            self._take(by_channel)
 
     def send_all(self, channel: Channel, payloads: Sequence[str]) -> None:
         """Have many of one channel sent soon."""
-        if not payloads:
-            return
+        if payloads:
+            self._take({channel: payloads})
+
+    def _take(self, by_channel: Mapping[Channel, Sequence[str]]) -> None:
         with self._lock:
-            if self._resting is not None and self._send_now(self._resting, channel, payloads):
+            if self._resting is not None and self._send_now(self._resting, by_channel):
                 return
-            is_new = channel not in self._waiting
-            waiting = self._waiting.setdefault(channel, set())
-            if "" not in waiting:
-                waiting.update(payloads)
-                if "" in waiting or len(waiting) > MOST_WAITING:
-                    self._waiting[channel] = {""}
+            is_new = not by_channel.keys() <= self._waiting.keys()  # another channel may be more urgent
+            for channel, payloads in by_channel.items():
+                self._wait_with(channel, payloads)
             if self._thread is None:
                 self._start()
-            elif is_new and self._waker is not None:  # another channel may be more urgent
+            elif is_new and self._waker is not None:
                 self._waker.wake()
 
     def close(self, within: float = CLOSE_WITHIN) -> None:
@@ -168,19 +167,29 @@ class Sender:
 
     # Under the lock.
 
-    def _send_now(self, link: Link, channel: Channel, payloads: Sequence[str]) -> bool:
+    def _send_now(self, link: Link, by_channel: Mapping[Channel, Sequence[str]]) -> bool:
         """Send it from here, if it is the first after a pause; whether it was."""
         now = time.monotonic()
-        due = self._not_before + (PATIENCE if channel is Channel.CHAIN_CLOSED else 0.0)
-        if now < due or self._waiting or self._begun or self._close_by is not None or len(payloads) >= BUNDLE_FROM:
+        due = self._not_before + (PATIENCE if by_channel.keys() <= {Channel.CHAIN_CLOSED} else 0.0)
+        if now < due or self._waiting or self._begun or self._close_by is not None:
+            return False
+        notices = [Notice(channel, payload) for channel, payloads in by_channel.items() for payload in payloads]
+        if len(notices) >= BUNDLE_FROM:
             return False
         try:
-            link.begin(*sending((Notice(channel, payload) for payload in payloads), self._names))
+            link.begin(*sending(notices, self._names))
         except Exception:
             return False  # the thread will see what is wrong with its link
-        self._begun = {channel: set(payloads)}
+        self._begun = {channel: set(payloads) for channel, payloads in by_channel.items()}
         self._not_before, self._idle_until = now + GAP, now + self._idle
         return True
+
+    def _wait_with(self, channel: Channel, payloads: Iterable[str]) -> None:
+        waiting = self._waiting.setdefault(channel, set())
+        if "" not in waiting:
+            waiting.update(payloads)
+            if "" in waiting or len(waiting) > MOST_WAITING:
+                self._waiting[channel] = {""}
 
     def _start(self) -> None:
         waker = Waker()
@@ -245,15 +254,16 @@ class Sender:
         if link is None:
             waker.wait(seconds)
             return None
+        begun: Waiting = {}
         with self._lock:
             self._resting = link
         try:
-            ready = link.select(min(seconds, ANSWER_WITHIN))  # what is sent meanwhile may stay without an answer
-        finally:
-            with self._lock:  # from here on the link is this thread's alone again
-                self._resting = None
-                begun, self._begun = self._begun, {}
-        try:
+            try:
+                ready = link.select(min(seconds, ANSWER_WITHIN))  # what is sent meanwhile may stay without an answer
+            finally:
+                with self._lock:  # from here on the link is this thread's alone again
+                    self._resting = None
+                    begun, self._begun = self._begun, {}
             link.receive(ready)
             if begun:
                 link.finish(deadline=partial(self._deadline, time.monotonic() + ANSWER_WITHIN))
@@ -262,7 +272,7 @@ class Sender:
             self._drop(link)
             with self._lock:
                 for channel, payloads in begun.items():
-                    self._waiting.setdefault(channel, set()).update(payloads)
+                    self._wait_with(channel, payloads)
             return None
         return link
 

@@ -262,9 +262,11 @@ class AttemptRun:
         return self._committed(outcome.completion)
 
     def _not_committed(self, completion: Completion, error: Exception) -> Outcome:
-        if self._engine.database.is_transient(error) and self._was_committed():
-            self._engine.notifier.publish(ANYTHING)  # the notices were lost with the answer
-            return self._committed(completion)
+        if self._engine.database.is_transient(error):
+            committed = self._was_committed()
+            self._engine.notifier.publish(ANYTHING)  # if it was, its notices were lost with the answer
+            if committed:
+                return self._committed(completion)
         return self._ended(error)
 
     def _committed(self, completion: Completion) -> Outcome:

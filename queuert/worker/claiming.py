@@ -3,7 +3,7 @@
 On PostgreSQL a claim can be told where the one before it stopped. A long transaction elsewhere keeps the dead entries of
 claimed jobs at the head of the index, and each claim would step over all of them again. The hint is only that: jobs of
 long transactions and jobs that were given back appear before it, higher priorities beside it. So it is dropped when a
-claim comes back short, when there is news, and after a second; or later, where looking from the start takes long.
+claim leaves nothing behind it, when there is news, and after a second; or later, where looking from the start takes long.
 """
 
 from __future__ import annotations
@@ -53,22 +53,30 @@ class Claimer:
         self._levels: list[Level] = []
         self._hinted_at = 0.0
         self._worth_keeping = 0.0
-        """Seconds that the hint is kept whatever happens, unless a claim comes back short."""
+        """Seconds that the hint is kept whatever happens, unless a claim leaves nothing behind it."""
         self._window = NARROWEST
         self._unsure: dict[bool, tuple[int, float]] = {}
         """Token and start of a claim of which no answer came: of one for suspects, of one for others."""
         self._most = max(1, MOST_BYTES // engine.settings.max_payload_bytes)
 
     @property
+    def unsure_of_suspect(self) -> bool:
+        """Whether a suspect may have been claimed without our knowing."""
+        return True in self._unsure
+
+    @property
     def types(self) -> dict[str, Terms]:
         """The types that have a handler here, with their leases; those defined later are found too."""
         types = self._engine.types
-        if len(types) != self._known:
-            self._known = len(types)
+        known = len(types)
+        if known != self._known:
             names = types.names_with_handlers()
             wanted = names if self._only is None else [name for name in names if name in self._only]
-            self._leases = {name: Terms.of(types.get(name).resolve_lease(self._lease)) for name in wanted}
-            self._durations = {name: lease.duration for name, lease in self._leases.items()}
+            leases = {name: Terms.of(types.get(name).resolve_lease(self._lease)) for name in wanted}
+            # In this order, since those who bring notices look here too.
+            self._durations = {name: lease.duration for name, lease in leases.items()}
+            self._leases = leases
+            self._known = known
         return self._leases
 
     def claim(self, limit: int, *, suspect: bool = False, running: Sequence[str] = (), only: str | None = None) -> list[Held]:
@@ -130,7 +138,7 @@ class Claimer:
                 worker=self._worker_id,
                 token=token,
                 type_name=type_name,
-                lease=self._durations[type_name],
+                lease=self._leases[type_name].duration,
                 limit=limit,
                 held=running,
             )

@@ -24,6 +24,7 @@ from collections.abc import Callable
 
 from queuert.chains import Chains
 from queuert.engine import Engine
+from queuert.notify.base import ANYTHING
 from queuert.worker import suspects
 from queuert.worker.claiming import Claimer
 from queuert.worker.events import Events
@@ -91,6 +92,7 @@ class Dispatcher:
         self._suspect: Held | None = None
         """Claimed, and waiting until nothing else does."""
         self._suspects_looked_at = 0.0
+        self._return_unsure = False
         self._rate = 0.0
         self._counted_at = time.monotonic()
         self._counted = 0
@@ -194,8 +196,9 @@ class Dispatcher:
         self._news = False
         # Who adds to the old set says afterwards that there are news, so that we look again, at everything.
         heard, self._heard = self._heard, set()
-        had_nothing, self._more = not self._more, True
-        self._pause = FIRST_PAUSE
+        # The pause is longer where something is due that could not be had: it may be of a higher priority.
+        had_nothing = not self._more and self._pause == FIRST_PAUSE
+        self._more, self._pause = True, FIRST_PAUSE
         self._claimer.news()
         return heard.pop() if had_nothing and len(heard) == 1 else None
 
@@ -234,7 +237,7 @@ class Dispatcher:
 
     def _look_ahead(self, *, found: bool) -> None:
         """Nothing more could be claimed: when to look again?"""
-        due = self._is_due()
+        due = self._is_due() or self._claimer.unsure_of_suspect
         self._more = due and (self._find_suspect() or found)
         if due and not self._more:
             # It is locked, it still runs here after its lease was lost, or another suspect has its turn.
@@ -288,7 +291,14 @@ class Dispatcher:
         items = [{"id": held.job.id, "token": held.job.lease_token} for held in returned]
         for held in returned:
             held.over = True
-        self._engine.database.run(lambda session: self._chains.release_claims(session, self._worker_id, items), single=True)
+        try:
+            self._engine.database.run(lambda session: self._chains.release_claims(session, self._worker_id, items), single=True)
+        except Exception:
+            self._return_unsure = True
+            raise
+        if self._return_unsure:  # a try that failed may have given them back, and did not live to tell anybody
+            self._return_unsure = False
+            self._engine.notifier.publish(ANYTHING)
         self._forget(len(returned))
         self._events.happened("returned")
 

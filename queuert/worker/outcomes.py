@@ -109,7 +109,7 @@ class OutcomeWriter:
     def _commit(self, endings: Sequence[Ending], *, wait: bool) -> list[Ending]:
         group = _Group(self._engine, self._chains, self._worker_id, endings, wait=wait)
         written = self._engine.database.run(group.work, recover=group.recover, single=group.single)
-        if group.found:  # the try that wrote it did not live to tell anybody
+        if group.unsure or group.found:  # a try before may have written it, and did not live to tell anybody
             self._engine.notifier.publish(ANYTHING)
         locked = []
         for ending in endings:
@@ -131,16 +131,16 @@ class _Group:
         self._worker_id = worker_id
         self._wait = wait
         self._endings = endings
-        self._unsure = [ending.held.job.id for ending in endings if ending.unsure]
+        self.unsure = [ending.held.job.id for ending in endings if ending.unsure]
         self._completions = [c for ending in endings if (c := ending.outcome.completion) is not None]
         self._ended = [e for ending in endings if (e := ending.outcome.ended) is not None]
-        plain = not self._ended and not self._unsure and all(map(is_simple, self._completions))
+        plain = not self._ended and not self.unsure and all(map(is_simple, self._completions))
         self.single = plain and engine.database.dialect == "postgres"
         """Whether one statement writes all of it. On SQLite it takes several."""
         self.locked: set[str] = set()
         """Left out: somebody else has locked their rows."""
         self.found = False
-        """Whether an earlier try turned out to have written something."""
+        """Whether `recover` found that it was written."""
         self._plan = chains.plan(self._completions)
 
     def work(self, session: Session) -> set[str]:
@@ -149,7 +149,6 @@ class _Group:
         written = self._written_before(session)
         plan = self._plan
         if written:
-            self.found = True
             plan = self._chains.plan([c for c in self._completions if c.job.id not in written])
         if plan.completions:
             result: Completed = self._chains.carry_out(session, self._worker_id, plan, wait=self._wait)
@@ -162,9 +161,9 @@ class _Group:
 
     def _written_before(self, session: Session) -> set[str]:
         # SQLite does not lose answers, and its transactions must start with a write.
-        if not self._unsure or session.dialect == "sqlite":
+        if not self.unsure or session.dialect == "sqlite":
             return set()
-        jobs, tokens = self._repository.get_jobs(session, self._unsure), self._tokens()
+        jobs, tokens = self._repository.get_jobs(session, self.unsure), self._tokens()
         return {job.id for job in jobs.values() if self._is_ours(job, tokens[job.id])}
 
     def _lockable(self, session: Session, ended: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
