@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -52,11 +53,11 @@ def test_a_part_that_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     from benchmarks.harness import Options
     from benchmarks.suite.parts import Part
 
-    def fail(context: object) -> None:
+    def fail(context: object) -> Any:
         raise RuntimeError("no such thing")
 
     options = Options(1, ("sqlite",), True, None, False)
-    assert run([Part("broken", fail, 1)], options, tmp_path, False) == 1  # type: ignore[arg-type]
+    assert run([Part("broken", fail, 1)], options, tmp_path, False) == 1
     assert "Failed, or not measured to the end: broken." in capsys.readouterr().out
 
 
