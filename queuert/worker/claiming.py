@@ -32,7 +32,7 @@ seconds."""
 NARROWEST, WIDEST = 1.0, 2.0
 WIDER, NARROWER = 2.0, 0.95
 """Candidates for each job asked for, on PostgreSQL: more where others claim at the same time and lock the first ones, fewer
-again where nobody does. To look at twice as many costs 3 µs for each job."""
+again where nobody does: each is looked up, whether it is taken or not."""
 MOST_BYTES = 2**28
 """Of payloads in one claim: they come in one value from SQLite, which has a limit, and take memory everywhere."""
 

@@ -32,8 +32,8 @@ QUEUE = 1_000
 FEW, GATHER = 100, 0.005
 """Fewer results than that wait so many seconds for others, while jobs wait for slots: it holds up nobody."""
 WORTHWHILE, LONGEST_GATHER = 10, 0.020
-"""If the wait brought so many more, they wait again, up to so many seconds in all: with several processes each has fewer,
-and a group of 20 costs half as much again for each job as one of 70."""
+"""If the wait brought so many more, they wait again, up to so many seconds in all: where several processes share the work, each
+has fewer results, and every group costs a commit."""
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 LOCKED_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
