@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from benchmarks.harness import Options, Store, Stores, Table, median, percentile, progress, run, seed_jobs
 from queuert import Queuert, Retention, RunningJob
-from queuert.worker.claiming import Claimer
+from queuert.worker.claimer import Claimer
 
 CONCURRENCY = 10
 CHAINS, FEW_CHAINS = 100_000, 10_000

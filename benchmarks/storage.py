@@ -33,11 +33,11 @@ from benchmarks.harness import (
     run,
     seed_jobs,
 )
-from queuert.chains import Completion
+from queuert.chains.acts import Completion
 from queuert.hooks import Hooks
 from queuert.ids import uuid7
 from queuert.model import Job
-from queuert.storage.sqlite_session import SqliteSession
+from queuert.sqlite.session import SqliteSession
 
 SINGLE, BATCH = 0.7, 0.6
 """The least ratios."""

@@ -1,7 +1,10 @@
 """Durable job chains that commit with your database transactions."""
 
 from queuert.app import Queuert
-from queuert.chains import ChainTail
+from queuert.chains.acts import ChainTail
+from queuert.chains.history import Stats
+from queuert.chains.periodic import PeriodicStatus
+from queuert.chains.start import NewChain
 from queuert.errors import (
     BlockerReference,
     BlockerReferenceError,
@@ -29,14 +32,11 @@ from queuert.errors import (
     UnsupportedDatabaseError,
     WaitTimeoutError,
 )
-from queuert.handler import Continuation, JobInterruptedError, RunningJob, Signal
-from queuert.history import Stats
 from queuert.hooks import Hooks
 from queuert.job_types import JobType, JobTypes
 from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
 from queuert.options import Backoff, Dedup, Lease, Retention
-from queuert.periodic import PeriodicStatus
-from queuert.starting import NewChain
+from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal
 from queuert.storage.migrations import MigrationStatus
 from queuert.worker.worker import Worker
 

@@ -10,35 +10,35 @@ from datetime import datetime, tzinfo
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
-from queuert.chains import Chains, ChainTail, checked_actor, ids_of
-from queuert.engine import Engine, Settings
+from queuert.chains.acts import Chains, ChainTail, checked_actor, ids_of
+from queuert.chains.history import History, Stats
+from queuert.chains.periodic import Missed, PeriodicStatus, Ticker
+from queuert.chains.read import Reader
+from queuert.chains.retention import Cleaner, Progress
+from queuert.chains.start import ChainOptions, ChainRef, NewChain, Starter
+from queuert.context import Engine, Settings
 from queuert.error_codes import ErrorCodes, checked
-from queuert.history import History, Stats
 from queuert.hooks import Hooks
 from queuert.ids import Id, Ids
 from queuert.job_types import BackoffOption, DefinesJobTypes, InputOf, JobType, JobTypeOrName, JobTypes
 from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
-from queuert.notify.base import Notifier
 from queuert.notify.in_process import InProcessNotifier
+from queuert.notify.protocol import Notifier
 from queuert.options import UNSET, Dedup, Duration, Lease, Retention, _Unset, seconds
-from queuert.periodic import Missed, PeriodicStatus, Ticker
-from queuert.reading import Reader
-from queuert.retention import Cleaner, Progress
-from queuert.starting import ChainOptions, ChainRef, NewChain, Starter
+from queuert.sqlite.database import SqliteDatabase
 from queuert.storage import migrations
-from queuert.storage.base import Database, Provider
 from queuert.storage.migrations import MigrationStatus
+from queuert.storage.protocol import Database, Provider
 from queuert.storage.repository import Repository
 from queuert.storage.sqlfiles import TABLES, Names
-from queuert.storage.sqlite import SqliteDatabase
 from queuert.storage.urls import parse_target
-from queuert.worker.draining import drain
+from queuert.worker.drain import drain
 from queuert.worker.worker import Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from queuert.storage.postgres import PostgresDatabase
+    from queuert.postgres.database import PostgresDatabase
 
 InputT = TypeVar("InputT")
 
@@ -530,7 +530,7 @@ def _database(target: object, *, synchronous: Any, busy_timeout: Any, check_fore
         return SqliteDatabase(
             parsed.path, synchronous=synchronous, busy_timeout=busy_timeout, check_foreign_keys=check_foreign_keys
         )
-    from queuert.storage.postgres import PostgresDatabase  # psycopg is an extra
+    from queuert.postgres.database import PostgresDatabase  # psycopg is an extra
 
     return PostgresDatabase(parsed, **postgres)
 
@@ -542,12 +542,12 @@ def _notifier(database: Database, notify: object, prefix: str) -> tuple[Notifier
     if notify not in ("auto", "none", None):
         raise ValueError(f"notify must be 'auto', 'none' or a Notifier, not {notify!r}.")
     if notify == "auto" and database.dialect == "postgres":
-        from queuert.notify.postgres import PostgresNotifier  # psycopg is an extra
+        from queuert.postgres.listener import PostgresNotifier  # psycopg is an extra
 
         connect = cast("PostgresDatabase", database).open_listener
         return PostgresNotifier(connect, prefix, sends=lambda: database.tells_other_processes), True
     if notify == "auto" and isinstance(database, SqliteDatabase) and not database.in_memory:
-        from queuert.notify.sqlite_file import SqliteFileNotifier
+        from queuert.sqlite.watcher import SqliteFileNotifier
 
         return SqliteFileNotifier(database.open_watcher, watches=lambda: not database.in_memory), False
     return InProcessNotifier(), False

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from queuert.model import Job
 
 if TYPE_CHECKING:
-    from queuert.engine import Engine
-    from queuert.storage.base import Session
+    from queuert.context import Engine
+    from queuert.storage.protocol import Session
 
 # A library says nothing until the application sets up logging: not even the warnings that Python would print by default.
 logging.getLogger("queuert").addHandler(logging.NullHandler())

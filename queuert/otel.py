@@ -28,7 +28,7 @@ except ImportError as error:
     raise ImportError("OpenTelemetry is not installed: pip install 'queuert[otel]'.") from error
 
 from queuert.app import Queuert
-from queuert.history import Stats
+from queuert.chains.history import Stats
 from queuert.model import Job, Status
 from queuert.observing import Ending
 

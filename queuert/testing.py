@@ -34,7 +34,7 @@ def advance(app: Queuert, by: Duration) -> None:
     What was scheduled comes due, retries stop waiting, leases and deduplication windows run out, closed chains come of age
     for `cleanup()`. Schedules of `app.periodic` that tick meanwhile start their chains. Nothing is run: call `drain()`.
     """
-    from queuert.notify.base import ANYTHING
+    from queuert.notify.protocol import ANYTHING
     from queuert.options import seconds
 
     moved = seconds(by, "the time to let pass", positive=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from queuert import Chain, Queuert
-from queuert.notify.base import Channel, Notice
+from queuert.notify.protocol import Channel, Notice
 
 
 def test_effects_run_in_order_after_a_clean_exit(app: Queuert) -> None:

@@ -13,12 +13,12 @@ import pytest
 from support import eventually
 
 from queuert import Chain, ChainNotFoundError, NewChain, Queuert, RunningJob, Status
-from queuert.notify.base import Channel, Notice
-from queuert.storage.guard import GuardedConnection
-from queuert.storage.rwlock import RWLock
-from queuert.storage.sqlite import SqliteDatabase
-from queuert.storage.sqlite_errors import SharedCommitError
-from queuert.worker.outcomes import OutcomeWriter
+from queuert.notify.protocol import Channel, Notice
+from queuert.sqlite.database import SqliteDatabase
+from queuert.sqlite.errors import SharedCommitError
+from queuert.sqlite.guard import GuardedConnection
+from queuert.sqlite.rwlock import RWLock
+from queuert.worker.results import OutcomeWriter
 
 
 @pytest.fixture

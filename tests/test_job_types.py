@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional, Union
 import pytest
 
 from queuert.errors import DuplicateJobTypeError, JobTypeValidationError, UnknownJobTypeError
-from queuert.handler import Continuation, RunningJob
 from queuert.job_types import JobType, JobTypes, check_blockers, check_continuation, check_entry
 from queuert.options import UNSET, Backoff, Lease
+from queuert.running_job import Continuation, RunningJob
 
 if TYPE_CHECKING:
     from elsewhere import Unknown  # type: ignore[import-not-found]  # there is none

@@ -17,10 +17,10 @@ import psycopg
 import pytest
 
 from queuert.errors import SchemaVersionError
+from queuert.postgres.database import PostgresDatabase
+from queuert.sqlite.database import SqliteDatabase
 from queuert.storage.migrations import explain, migrate, migration_status
-from queuert.storage.postgres import PostgresDatabase
 from queuert.storage.sqlfiles import Migration, Names, Query, migrations, queries
-from queuert.storage.sqlite import SqliteDatabase
 from queuert.storage.urls import parse_target
 
 NAMES = Names()
@@ -136,10 +136,10 @@ RACE = """
     from queuert.storage.urls import parse_target
     target = parse_target(sys.argv[1])
     if target.dialect == "sqlite":
-        from queuert.storage.sqlite import SqliteDatabase
+        from queuert.sqlite.database import SqliteDatabase
         database = SqliteDatabase(target.path, busy_timeout=30)
     else:
-        from queuert.storage.postgres import PostgresDatabase
+        from queuert.postgres.database import PostgresDatabase
         database = PostgresDatabase(target)
     names = Names(schema="raced")
     while time.time() < float(sys.argv[2]):

@@ -22,9 +22,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support import eventually
 
 from queuert.notify import Channel, InProcessNotifier, Notice, Notifier, SqliteFileNotifier
-from queuert.notify import postgres_sender as sending
-from queuert.notify.postgres import PostgresNotifier
-from queuert.notify.postgres_link import Link
+from queuert.postgres import sender as sending
+from queuert.postgres.link import Link
+from queuert.postgres.listener import PostgresNotifier
 
 pytestmark = [
     pytest.mark.conformance,
@@ -575,8 +575,8 @@ def test_closing_sends_what_waits(make: Make, empty_pg_url: str) -> None:
 PUBLISH_AND_END = """
 import psycopg, sys
 from queuert.notify import Channel, Notice
-from queuert.notify.postgres import PostgresNotifier
-from queuert.notify.postgres_link import Link
+from queuert.postgres.listener import PostgresNotifier
+from queuert.postgres.link import Link
 notifier = PostgresNotifier(lambda: psycopg.connect(sys.argv[1], autocommit=True), "queuert")
 notifier.publish([Notice(Channel.SCHEDULED, "a")])
 """

@@ -22,9 +22,9 @@ from support.waiting import eventually
 
 import queuert
 from queuert import Queuert, RunningJob
+from queuert.chains.periodic import GRACE, MOST_AT_ONCE, Cron, Interval, Periodic, _ticks
 from queuert.cli import main
 from queuert.errors import JobTypeValidationError, QueuertError
-from queuert.periodic import GRACE, MOST_AT_ONCE, Cron, Interval, Periodic, _ticks
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -30,9 +30,9 @@ from support.silence import SilentProxy
 
 from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
-from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.postgres import PostgresDatabase
-from queuert.storage.postgres_connections import is_alive
+from queuert.postgres.connections import is_alive
+from queuert.postgres.database import PostgresDatabase
+from queuert.sqlite.guard import TransactionMisuseError
 from queuert.storage.sqlfiles import Query
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s) RETURNING text",))
@@ -142,9 +142,9 @@ def test_without_psycopg_the_error_names_the_extra() -> None:
     code = """
         import sys
         sys.modules["psycopg"] = None
-        import queuert.storage.sqlite, queuert.storage.migrations, queuert.storage.unwrap
+        import queuert.sqlite.database, queuert.storage.migrations, queuert.storage.unwrap
         try:
-            import queuert.storage.postgres
+            import queuert.postgres.database
         except Exception as error:
             print(type(error).__name__, error)
     """
@@ -908,9 +908,9 @@ FORK = """
     import os, sys, threading
     import psycopg_pool
     from queuert.errors import DatabaseUnavailableError
-    from queuert.storage.guard import TransactionMisuseError
-    from queuert.storage.postgres import PostgresDatabase
-    from queuert.storage.postgres_connections import is_alive
+    from queuert.sqlite.guard import TransactionMisuseError
+    from queuert.postgres.database import PostgresDatabase
+    from queuert.postgres.connections import is_alive
     from queuert.storage.sqlfiles import Query
     insert = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s)",))
     count = Query("count", ("SELECT count(*), pg_backend_pid() FROM note",))

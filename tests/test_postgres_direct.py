@@ -10,8 +10,8 @@ import pytest
 from support import eventually
 
 from queuert import Continuation, Queuert, RunningJob
-from queuert.storage import postgres_direct
-from queuert.storage.postgres_direct import OwnConnection, statement
+from queuert.postgres import direct as postgres_direct
+from queuert.postgres.direct import OwnConnection, statement
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from support.waiting import eventually
 
 import queuert
 from queuert import ChainNotFoundError, Dedup, JobStateError, NewChain, Queuert, Retention
-from queuert.retention import BATCH
+from queuert.chains.retention import BATCH
 
 EVERYTHING = Retention(0, 0, 0)
 
@@ -211,7 +211,7 @@ def test_it_waits_for_nobody(pg_url: str) -> None:
 
 
 def test_batches_that_take_long_are_made_smaller(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queuert.retention.LONG", -1.0)
+    monkeypatch.setattr("queuert.chains.retention.LONG", -1.0)
     closed(app, 2 * BATCH)
     seen = [0]
     app.cleanup(EVERYTHING, progress=seen.append)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import eventually
 
-from queuert.storage.rwlock import RWLock
+from queuert.sqlite.rwlock import RWLock
 
 pytestmark = pytest.mark.conformance
 

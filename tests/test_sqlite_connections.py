@@ -31,10 +31,10 @@ from queuert.errors import (
     UnsupportedDatabaseError,
 )
 from queuert.hooks import Hooks
-from queuert.storage.guard import GuardedConnection, TransactionMisuseError
+from queuert.sqlite.database import SqliteDatabase
+from queuert.sqlite.guard import GuardedConnection, TransactionMisuseError
+from queuert.sqlite.vacuum import PAGES, vacuum_in_steps
 from queuert.storage.sqlfiles import Query
-from queuert.storage.sqlite import SqliteDatabase
-from queuert.storage.sqlite_vacuum import PAGES, vacuum_in_steps
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (:text) RETURNING id, text",))
 COUNT = Query("count", ("SELECT count(*) FROM note",))
@@ -160,7 +160,7 @@ def test_an_old_sqlite_is_refused(sqlite_path: Path, monkeypatch: pytest.MonkeyP
 READ_ONLY = """
     import os, sys
     from queuert.errors import DatabaseUnavailableError
-    from queuert.storage.sqlite import SqliteDatabase
+    from queuert.sqlite.database import SqliteDatabase
     from queuert.storage.sqlfiles import Query
     if os.getuid() == 0:
         os.setgid(65534), os.setuid(65534)
@@ -198,7 +198,7 @@ def test_a_read_only_file_is_our_own_error_and_can_still_be_read(tmp_path: Path,
 
 OPEN_AT_ONCE = """
     import sys, time
-    from queuert.storage.sqlite import SqliteDatabase
+    from queuert.sqlite.database import SqliteDatabase
     from queuert.storage.sqlfiles import Query
     while time.time() < float(sys.argv[2]):
         pass
@@ -934,9 +934,9 @@ def test_close_while_in_use_closes_when_given_back(file: SqliteDatabase) -> None
 FORK = """
     import os, sys, threading
     from queuert.errors import DatabaseUnavailableError
-    from queuert.storage import sqlite
-    from queuert.storage.guard import TransactionMisuseError
-    from queuert.storage.sqlite import SqliteDatabase
+    from queuert.sqlite import database as sqlite
+    from queuert.sqlite.guard import TransactionMisuseError
+    from queuert.sqlite.database import SqliteDatabase
     from queuert.storage.sqlfiles import Query
     insert = Query("insert", ("INSERT INTO note (text) VALUES (:text)",))
     count = Query("count", ("SELECT count(*) FROM note",))

@@ -16,9 +16,9 @@ import sqlalchemy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from queuert.errors import TransactionRequiredError
-from queuert.storage.postgres import PostgresDatabase
+from queuert.postgres.database import PostgresDatabase
+from queuert.sqlite.database import SqliteDatabase
 from queuert.storage.sqlfiles import Query
-from queuert.storage.sqlite import SqliteDatabase
 
 INSERT = {
     "sqlite": Query("insert", ("INSERT INTO note (text) VALUES (:text) RETURNING text",)),
@@ -243,7 +243,7 @@ print("fine")
 def test_djangos_connection(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if dialect == "sqlite":
         settings: dict[str, str] = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "test.db")}
-        database = f"from queuert.storage.sqlite import SqliteDatabase\ndatabase = SqliteDatabase({settings['NAME']!r})"
+        database = f"from queuert.sqlite.database import SqliteDatabase\ndatabase = SqliteDatabase({settings['NAME']!r})"
     else:
         url = request.getfixturevalue("empty_pg_url")
         parts = psycopg.conninfo.conninfo_to_dict(url)
@@ -255,7 +255,7 @@ def test_djangos_connection(dialect: str, tmp_path: Path, request: pytest.Fixtur
             "HOST": str(parts.get("host", "")),
             "PORT": str(parts.get("port", "")),
         }
-        database = f"from queuert.storage.postgres import PostgresDatabase\ndatabase = PostgresDatabase({url!r})"
+        database = f"from queuert.postgres.database import PostgresDatabase\ndatabase = PostgresDatabase({url!r})"
     script = DJANGO % {"settings": repr(settings), "database": database}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False

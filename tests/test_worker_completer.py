@@ -15,10 +15,10 @@ from support import eventually, found
 from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
-from queuert.chains import Chains
-from queuert.worker.crew import Crew
+from queuert.chains.acts import Chains
 from queuert.worker.events import Events
-from queuert.worker.outcomes import OutcomeWriter
+from queuert.worker.results import OutcomeWriter
+from queuert.worker.threads import Crew
 
 
 @pytest.fixture
@@ -254,8 +254,8 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
     plain result is written by one statement, a continuation with an id of its own in a transaction."""
     import psycopg
 
-    from queuert.storage import postgres_transaction
-    from queuert.storage.postgres_session import PostgresSession
+    from queuert.postgres import transaction as postgres_transaction
+    from queuert.postgres.session import PostgresSession
 
     with Queuert(pg_url) as app:
         ran = []
@@ -291,7 +291,7 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
                 ),
             )
         if again:
-            from queuert.worker.outcomes import _Group
+            from queuert.worker.results import _Group
 
             recover, failed = _Group.recover, []
 

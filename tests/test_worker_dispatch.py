@@ -18,7 +18,7 @@ from support.outages import Gone, outage
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
 from queuert.storage.repository import Level, Repository
-from queuert.worker.claiming import Claimer
+from queuert.worker.claimer import Claimer
 from queuert.worker.dispatcher import CLAIM_SIZE, OUTAGE_PAUSE
 
 FOREVER = 3600
@@ -312,7 +312,7 @@ def test_the_dearer_it_is_to_look_from_the_start_the_longer_the_hint_is_kept(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, claims: list[dict[str, Any]], dear: bool
 ) -> None:
     for name, value in {"HINT_LASTS": 0.0, "HINT_LASTS_AT_LEAST": 0.0, "PART_FROM_START": 1e-9 if dear else 1e9}.items():
-        monkeypatch.setattr(f"queuert.worker.claiming.{name}", value)
+        monkeypatch.setattr(f"queuert.worker.claimer.{name}", value)
     with Queuert(pg_url) as app:
         app.job("job")(lambda job: None)
         app.start_chains([NewChain("job") for _ in range(20)])
@@ -353,7 +353,7 @@ def test_a_claim_whose_answer_is_lost_costs_no_attempt(
     pg_url: str, claimed: bool, suspect: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease is long: if nobody remembered the claim, its jobs would wait for the end of it."""
-    from queuert.storage.postgres_session import PostgresSession
+    from queuert.postgres.session import PostgresSession
 
     run, lost = PostgresSession.run, threading.Event()
 

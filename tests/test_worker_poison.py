@@ -15,7 +15,7 @@ import pytest
 from support import eventually, found
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
-from queuert.worker.outcomes import OutcomeWriter
+from queuert.worker.results import OutcomeWriter
 
 
 def test_input_that_no_longer_decodes_fails_at_once_and_alone(app: Queuert) -> None:

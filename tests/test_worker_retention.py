@@ -15,7 +15,7 @@ from support.racing import together
 from support.waiting import eventually
 
 from queuert import Dedup, NewChain, Queuert, Retention, RunningJob
-from queuert.retention import BATCH, EVERY, TASK
+from queuert.chains.retention import BATCH, EVERY, TASK
 
 OLD = timedelta(days=100)
 
@@ -35,7 +35,7 @@ def app(app: Queuert) -> Queuert:
 @pytest.fixture(autouse=True)
 def _whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is."""
-    monkeypatch.setattr("queuert.retention.LONG", 60.0)
+    monkeypatch.setattr("queuert.chains.retention.LONG", 60.0)
 
 
 def execute(app: Queuert, sql: str, *params: object) -> list[Any]:

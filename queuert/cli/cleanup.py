@@ -12,12 +12,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from queuert import Queuert, Retention
+from queuert.chains.retention import BATCH
 from queuert.cli.exits import INTERRUPTED, OK
 from queuert.cli.loading import open_app
 from queuert.cli.output import Output, is_terminal, terminal_size
 from queuert.cli.parser import add_command
 from queuert.cli.values import duration, lasting
-from queuert.retention import BATCH
 
 KINDS: Final = ("completed", "failed", "cancelled")
 REDRAW_EVERY: Final = 0.1

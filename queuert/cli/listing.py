@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from queuert import Chain, Job, Page, Queuert, Status
+from queuert.chains.read import MAX_LIMIT
 from queuert.cli.exits import OK, UsageError
 from queuert.cli.loading import open_app
 from queuert.cli.output import Cell, Content, Output, one_line, status_cell
 from queuert.cli.parser import add_command, names, positive
 from queuert.cli.values import as_json, moment, when
-from queuert.reading import MAX_LIMIT
 
 ERROR_WIDTH: Final = 60
 STATUS_HELP: Final = f"only in these states: {', '.join(status.value for status in Status)}"

@@ -12,9 +12,9 @@ from queuert.cli.exits import OK, REFUSED, UsageError
 from queuert.cli.loading import load_app, named, open_app
 from queuert.cli.output import Output
 from queuert.cli.parser import add_command
+from queuert.sqlite.database import SqliteDatabase
 from queuert.storage import sqlfiles
 from queuert.storage.sqlfiles import Names
-from queuert.storage.sqlite import SqliteDatabase
 from queuert.storage.urls import parse_target
 
 

@@ -80,7 +80,7 @@ def handler_types(handler: Callable[..., Any] | None, input_type: Any, output_ty
 def _local_names(function: Any, module_names: dict[str, Any]) -> dict[str, Any]:
     """Names that annotations may use besides the module's: those of the functions around the handler, so that types may
     be defined beside it, and our own two, which are often imported for the type checker only."""
-    from queuert.handler import Continuation, RunningJob
+    from queuert.running_job import Continuation, RunningJob
 
     around = set(getattr(function, "__qualname__", "").split(".")[:-1])
     found: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def _local_names(function: Any, module_names: dict[str, Any]) -> dict[str, Any]:
 
 def _input_of(annotation: Any) -> Any:
     """`Order` of `RunningJob[Order]`; what is not annotated as a running job is not checked."""
-    from queuert.handler import RunningJob
+    from queuert.running_job import RunningJob
 
     origin, args = get_origin(annotation), get_args(annotation)
     if isinstance(origin, type) and issubclass(origin, RunningJob) and len(args) == 1:

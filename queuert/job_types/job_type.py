@@ -13,7 +13,7 @@ from queuert.job_types.options import DEFAULT_BACKOFF, DEFAULT_LEASE, BackoffOpt
 from queuert.options import DEFAULT_MAX_ATTEMPTS, Lease
 
 if TYPE_CHECKING:
-    from queuert.handler import RunningJob
+    from queuert.running_job import RunningJob
 
 InputT_contra = TypeVar("InputT_contra", contravariant=True)
 OutputT_co = TypeVar("OutputT_co", covariant=True)

@@ -20,7 +20,7 @@ from queuert.options import UNSET, Duration, Lease, _Unset
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from queuert.handler import RunningJob
+    from queuert.running_job import RunningJob
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")

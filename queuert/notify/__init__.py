@@ -4,12 +4,12 @@ A wake-up is a hint, never a fact: whoever gets one looks at the database. A los
 poll, a needless one costs a query. That is why nothing here is retried for long, and why `publish` can promise to
 never fail.
 
-`queuert.notify.postgres` needs psycopg and is imported by those who use it.
+What a database itself can carry is in its package: `queuert.postgres.listener`, `queuert.sqlite.watcher`.
 """
 
-from queuert.notify.base import Callback, Channel, Notice, Notifier, Subscription
 from queuert.notify.in_process import InProcessNotifier
-from queuert.notify.sqlite_file import SqliteFileNotifier
+from queuert.notify.protocol import Callback, Channel, Notice, Notifier, Subscription
+from queuert.sqlite.watcher import SqliteFileNotifier
 
 __all__ = [
     "Callback",

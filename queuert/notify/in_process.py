@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from queuert.notify.base import Callback, Channel, Notice, Notifier, PerProcess, Subscription
+from queuert.notify.protocol import Callback, Channel, Notice, Notifier, PerProcess, Subscription
 from queuert.notify.watcher import Watcher
 
 logger = logging.getLogger("queuert.notify")

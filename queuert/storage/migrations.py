@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from queuert.errors import QueuertError, SchemaVersionError
 from queuert.storage import sqlfiles
-from queuert.storage.base import Database, Session
+from queuert.storage.protocol import Database, Session
 from queuert.storage.sqlfiles import TABLES, Migration, Names, Query
 
 logger = logging.getLogger("queuert.migrations")

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from queuert.codec.text import make_encoder
 from queuert.model import Attempt, Chain, Job, Status
-from queuert.storage.base import Row, Session
+from queuert.storage.protocol import Row, Session
 from queuert.storage.sqlfiles import CLAIMED_COLUMNS, JOB_COLUMNS, Names, queries
 
 Item = Mapping[str, object]

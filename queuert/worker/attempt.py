@@ -27,17 +27,17 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from queuert import observing
-from queuert.chains import Chains, Completion, is_simple
-from queuert.engine import Engine, schedule
+from queuert.chains.acts import Chains, Completion, is_simple
+from queuert.context import Engine, schedule
 from queuert.error_codes import MAX_CODE, MAX_DETAIL, MAX_ERROR, clean, error_code, error_detail, error_text
 from queuert.errors import JobTakenByAnotherWorkerError, JobTypeValidationError, QueuertError
-from queuert.handler import Continuation, JobInterruptedError, Reason, RunningJob, Signal
 from queuert.job_types import JobType
 from queuert.model import Chain, Job, Status
-from queuert.notify.base import ANYTHING
+from queuert.notify.protocol import ANYTHING
 from queuert.options import Backoff, BackoffFunction, seconds
-from queuert.storage.base import Commit, Session
-from queuert.storage.guard import TransactionMisuseError
+from queuert.running_job import Continuation, JobInterruptedError, Reason, RunningJob, Signal
+from queuert.sqlite.guard import TransactionMisuseError
+from queuert.storage.protocol import Commit, Session
 from queuert.storage.repository import LeaseState
 
 logger = logging.getLogger("queuert.worker")

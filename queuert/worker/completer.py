@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from queuert.chains import Chains
-from queuert.engine import Engine
+from queuert.chains.acts import Chains
+from queuert.context import Engine
 from queuert.worker.attempt import Outcome
 from queuert.worker.events import Events
 from queuert.worker.leases import Held, LeaseKeeper
-from queuert.worker.outcomes import Ending, OutcomeWriter
+from queuert.worker.results import Ending, OutcomeWriter
 
 logger = logging.getLogger("queuert.worker")
 

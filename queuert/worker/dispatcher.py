@@ -22,11 +22,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from queuert.chains import Chains
-from queuert.engine import Engine
-from queuert.notify.base import ANYTHING
+from queuert.chains.acts import Chains
+from queuert.context import Engine
+from queuert.notify.protocol import ANYTHING
 from queuert.worker import suspects
-from queuert.worker.claiming import Claimer
+from queuert.worker.claimer import Claimer
 from queuert.worker.events import Events
 from queuert.worker.leases import Held, LeaseKeeper
 from queuert.worker.slots import Slots

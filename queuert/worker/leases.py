@@ -46,12 +46,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from queuert.engine import Engine
-from queuert.handler import Reason
+from queuert.context import Engine
 from queuert.job_types import JobType
 from queuert.model import Job
 from queuert.observing import facts
 from queuert.options import Lease
+from queuert.running_job import Reason
 from queuert.worker import suspects
 from queuert.worker.attempt import AttemptRun, lost_reason
 from queuert.worker.events import Events

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 from queuert import observing
-from queuert.chains import Chains
-from queuert.engine import Engine
+from queuert.chains.acts import Chains
+from queuert.context import Engine
 from queuert.error_codes import MAX_DETAIL, WORKER_LOST, clean
 from queuert.model import Job
 from queuert.options import Backoff, BackoffFunction
-from queuert.storage.base import Session
+from queuert.storage.protocol import Session
 from queuert.worker.attempt import retry_or_fail
 from queuert.worker.events import Events
 

@@ -23,17 +23,17 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from queuert.chains import Chains
-from queuert.engine import Engine
+from queuert.chains.acts import Chains
+from queuert.context import Engine
 from queuert.errors import QueuertError
 from queuert.job_types import BackoffOption, JobTypeOrName, TypeOptions
 from queuert.options import UNSET, Duration, Lease, seconds
 from queuert.storage import forks
-from queuert.worker.claiming import Claimer, checked_types
-from queuert.worker.crew import Crew, CrewOptions
+from queuert.worker.claimer import Claimer, checked_types
 from queuert.worker.events import Events
 from queuert.worker.housekeeping import Chore
 from queuert.worker.reaper import LONGEST_INTERVAL, PART_OF_LEASE
+from queuert.worker.threads import Crew, CrewOptions
 
 logger = logging.getLogger("queuert.worker")
 

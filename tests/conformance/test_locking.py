@@ -10,9 +10,9 @@ import pytest
 from support.racing import Background, holding, is_free, together, wait_until_blocked
 from support.store import Store
 
-from queuert.chains import Completion
+from queuert.chains.acts import Completion
 from queuert.model import Job, Status
-from queuert.storage.base import Session
+from queuert.storage.protocol import Session
 
 pytestmark = pytest.mark.conformance
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from support.store import PAST, Store
 
-from queuert.chains import Completion
+from queuert.chains.acts import Completion
 from queuert.ids import uuid7
 from queuert.model import Status
-from queuert.notify.base import Channel
+from queuert.notify.protocol import Channel
 from queuert.options import Dedup
-from queuert.storage.base import Session
+from queuert.storage.protocol import Session
 
 pytestmark = pytest.mark.conformance
 

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from support.store import CONTENT, Store
 
+from queuert.chains.retention import BATCH
 from queuert.model import Status
 from queuert.options import Dedup, Retention
-from queuert.retention import BATCH
 
 pytestmark = pytest.mark.conformance
 

@@ -33,7 +33,7 @@ from queuert.errors import (
     TransactionRequiredError,
     UnsupportedDatabaseError,
 )
-from queuert.notify.base import Channel, Notice
+from queuert.notify.protocol import Channel, Notice
 
 SHIP = Notice(Channel.SCHEDULED, "ship")
 

@@ -30,8 +30,8 @@ from queuert.errors import (
     TransactionRequiredError,
     UnsupportedDatabaseError,
 )
-from queuert.notify.base import Channel, Notice
-from queuert.storage.guard import TransactionMisuseError
+from queuert.notify.protocol import Channel, Notice
+from queuert.sqlite.guard import TransactionMisuseError
 
 
 class Base(DeclarativeBase):

@@ -20,8 +20,8 @@ from support import eventually
 from support.fleet import Marks
 
 from queuert import Backoff, Continuation, JobTypes, Lease, Queuert, RunningJob
-from queuert.notify.base import Channel
-from queuert.worker.outcomes import OutcomeWriter
+from queuert.notify.protocol import Channel
+from queuert.worker.results import OutcomeWriter
 from queuert.worker.slots import Slots
 
 TABLES = ("CREATE TABLE ledger (job_id text, step text)", "CREATE TABLE prepared (job_id text, attempt integer)")

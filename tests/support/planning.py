@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from queuert.storage.base import Params, Row
+from queuert.storage.protocol import Params, Row
 from queuert.storage.sqlfiles import Query
 
 STEP = 5

@@ -7,22 +7,22 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from queuert.chains import Chains, Completed, Completion, NextJob
-from queuert.engine import Engine, Settings
-from queuert.history import History
+from queuert.chains.acts import Chains, Completed, Completion, NextJob
+from queuert.chains.history import History
+from queuert.chains.read import Reader
+from queuert.chains.retention import Cleaner
+from queuert.chains.start import NewChain, Starter
+from queuert.context import Engine, Settings
 from queuert.ids import Ids
 from queuert.job_types import JobTypes
 from queuert.model import Chain, Job
 from queuert.notify.in_process import InProcessNotifier
 from queuert.options import Retention
-from queuert.reading import Reader
-from queuert.retention import Cleaner
-from queuert.starting import NewChain, Starter
-from queuert.storage.base import Database, Session
+from queuert.sqlite.database import SqliteDatabase
 from queuert.storage.migrations import migrate
+from queuert.storage.protocol import Database, Session
 from queuert.storage.repository import Repository
 from queuert.storage.sqlfiles import TABLES, Names, Query
-from queuert.storage.sqlite import SqliteDatabase
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ CONTENT = [table for table in TABLES if table != "migration"]
 def open_database(url: str, **options: Any) -> Database:
     if url.startswith("sqlite"):
         return SqliteDatabase(url.removeprefix("sqlite:///"), synchronous="normal", **options)
-    from queuert.storage.postgres import PostgresDatabase
+    from queuert.postgres.database import PostgresDatabase
 
     return PostgresDatabase(url, **options)
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 # First, since it says what to install where psycopg is missing.
-from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
+from queuert.postgres.session import BlockSession, Connection, PostgresSession
 
 # isort: split
 import psycopg
@@ -20,9 +20,9 @@ from psycopg import pq
 from queuert.contrib.django.provider import OnDjango, hooks_of, is_managed, is_our_thread
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
-from queuert.storage.postgres import PostgresDatabase
-from queuert.storage.postgres_connections import is_alive
-from queuert.storage.postgres_transaction import begin, check_still_open
+from queuert.postgres.connections import is_alive
+from queuert.postgres.database import PostgresDatabase
+from queuert.postgres.transaction import begin, check_still_open
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MASK
 

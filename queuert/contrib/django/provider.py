@@ -21,7 +21,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from queuert.errors import TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Effect, Hooks
-from queuert.storage.base import Database, Provider
+from queuert.storage.protocol import Database, Provider
 
 logger = logging.getLogger("queuert.django")
 

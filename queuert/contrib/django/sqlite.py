@@ -12,16 +12,16 @@ from typing import Any
 from django.db import Error as DjangoError
 from django.db import connections, transaction
 
-from queuert.contrib.borrowed_sqlite import BorrowedSqlite, SqliteLoan, is_idle, path_of
 from queuert.contrib.django.provider import OnDjango, hooks_of
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
-from queuert.storage.base import Params, Row, Session
-from queuert.storage.guard import TransactionMisuseError
+from queuert.sqlite.borrowed import BorrowedSqlite, SqliteLoan, is_idle, path_of
+from queuert.sqlite.errors import is_busy
+from queuert.sqlite.guard import TransactionMisuseError
+from queuert.sqlite.session import JoinedSession, SqliteSession
+from queuert.sqlite.transaction import BUSY_TRIES
+from queuert.storage.protocol import Params, Row, Session
 from queuert.storage.sqlfiles import Query
-from queuert.storage.sqlite_errors import is_busy
-from queuert.storage.sqlite_session import JoinedSession, SqliteSession
-from queuert.storage.sqlite_transaction import BUSY_TRIES
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MEMORY, absolute
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from queuert.errors import QueuertError
-from queuert.storage.guard import TransactionMisuseError
+from queuert.sqlite.guard import TransactionMisuseError
 
 SessionFactory = Union["sessionmaker[Any]", "scoped_session[Any]", Callable[[], Session]]
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, cast
 
 # First, since it says what to install where psycopg is missing.
-from queuert.storage.postgres_session import BlockSession, Connection, PostgresSession
+from queuert.postgres.session import BlockSession, Connection, PostgresSession
 
 # isort: split
 import psycopg
@@ -20,11 +20,11 @@ from queuert.contrib.sqlalchemy.loans import SessionFactory, connection_loan, se
 from queuert.contrib.sqlalchemy.provider import available, flushed, hooks_for, let_go_of_pool
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
-from queuert.storage.base import Session as QuerySession
-from queuert.storage.guard import TransactionMisuseError
-from queuert.storage.postgres import PostgresDatabase
-from queuert.storage.postgres_connections import is_alive
-from queuert.storage.postgres_transaction import begin, check_still_open
+from queuert.postgres.connections import is_alive
+from queuert.postgres.database import PostgresDatabase
+from queuert.postgres.transaction import begin, check_still_open
+from queuert.sqlite.guard import TransactionMisuseError
+from queuert.storage.protocol import Session as QuerySession
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import scrub
 

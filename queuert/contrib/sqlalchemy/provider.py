@@ -14,15 +14,15 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import Pool, SingletonThreadPool, StaticPool
 
-from queuert.contrib.borrowed_sqlite import BorrowedSqlite, LentSession, SqliteLoan, path_of, refuse_shared
 from queuert.contrib.sqlalchemy.hooks import hooks_of
 from queuert.contrib.sqlalchemy.loans import ConnectionLoan, SessionFactory, SessionLoan, connection_loan, session_loan
 from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
-from queuert.storage.base import Database, Provider
-from queuert.storage.base import Session as QuerySession
-from queuert.storage.sqlite_opening import pragma
-from queuert.storage.sqlite_session import SqliteSession
+from queuert.sqlite.borrowed import BorrowedSqlite, LentSession, SqliteLoan, path_of, refuse_shared
+from queuert.sqlite.opening import pragma
+from queuert.sqlite.session import SqliteSession
+from queuert.storage.protocol import Database, Provider
+from queuert.storage.protocol import Session as QuerySession
 from queuert.storage.unwrap import unwrap
 from queuert.storage.urls import MEMORY
 

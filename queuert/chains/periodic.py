@@ -1,0 +1,252 @@
+"""Recurring work: one chain for every tick of a schedule, however many workers run.
+
+The next tick of each schedule is a row in the database. When it is due, whoever moves it on to the one after starts the chain
+in the same transaction: two workers cannot both move it, and a crash leaves either both or neither. Ticks are counted by the
+database's clock.
+
+Cron expressions need the extra `cron`. Around a change of the clocks they behave as in Debian's cron: a job of an hour that is
+skipped runs right after it, and one of an hour that comes twice runs once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any, Final, Literal, Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from queuert.chains.start import NewChain, Starter
+from queuert.context import Engine
+from queuert.job_types import JobType, check_blockers, check_entry, check_name
+from queuert.options import Duration, seconds
+from queuert.storage.protocol import Session
+
+logger = logging.getLogger("queuert.periodic")
+
+Missed = Literal["once", "all", "skip"]
+
+PREFIX: Final = "queuert:periodic:"
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MOST_AT_ONCE: Final = 1_000
+ON_TIME: Final = 5.0  # seconds: ticks that are all found within this are each run, whatever was said of missed ones
+GRACE: Final = 60.0  # seconds: a tick found later than this is too old for "skip"
+
+
+class Schedule(Protocol):
+    """When something recurs."""
+
+    def after(self, moment: datetime) -> datetime:
+        """The first tick later than a moment."""
+        ...
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Every so many seconds, counted from 1970, so that all processes agree."""
+
+    every: float
+
+    def after(self, moment: datetime) -> datetime:
+        # In whole microseconds: with fractions two processes might round to different ticks.
+        step = timedelta(microseconds=round(self.every * 1_000_000))
+        return EPOCH + ((moment - EPOCH) // step + 1) * step
+
+
+@dataclass(frozen=True)
+class Cron:
+    """A cron expression in a time zone."""
+
+    expression: str
+    zone: tzinfo
+
+    def after(self, moment: datetime) -> datetime:
+        from cronsim import CronSim  # an extra
+
+        tick: datetime
+        for tick in CronSim(self.expression, moment.astimezone(self.zone)):
+            # In an hour that comes twice it names ticks by their first time, which may be over.
+            if (found := tick.astimezone(timezone.utc)) > moment:
+                return found
+        raise ValueError(f"{self.expression!r} does not come true any more.")
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """A schedule on a job type."""
+
+    name: str
+    job_type: JobType[Any, Any]
+    schedule: Schedule
+    text: str
+    input: object
+    missed: Missed
+
+
+@dataclass(frozen=True)
+class PeriodicStatus:
+    """What recurs, and when; type and schedule are None where only the database knows of it."""
+
+    name: str
+    type_name: str | None
+    schedule: str | None
+    last_run_at: datetime | None
+    next_run_at: datetime | None
+
+
+class Ticker:
+    """Starts the chains that are due by schedule."""
+
+    def __init__(self, engine: Engine, starter: Starter) -> None:
+        self._engine = engine
+        self._starter = starter
+        self._all: dict[str, Periodic] = {}
+        self._look_at = 0.0
+
+    def add(
+        self,
+        job_type: JobType[Any, Any],
+        schedule: str | Duration,
+        *,
+        tz: str | tzinfo,
+        name: str | None,
+        input: object,
+        missed: Missed,
+    ) -> None:
+        if not isinstance(job_type, JobType):
+            raise TypeError("periodic goes above @app.job: it takes a job type.")
+        if missed not in ("once", "all", "skip"):
+            raise ValueError(f"missed must be 'once', 'all' or 'skip', not {missed!r}.")
+        key = check_name(job_type.name if name is None else name)
+        if key in self._all:
+            raise ValueError(f"There is a schedule {key!r} already: give this one another name=.")
+        check_entry(self._engine.types.get(job_type))
+        check_blockers(job_type, [])
+        self._engine.encode_input(job_type, input)
+        self._all[key] = Periodic(key, job_type, _parse(schedule, tz), _describe(schedule, tz), input, missed)
+
+    def status(self) -> list[PeriodicStatus]:
+        """Every schedule of this app."""
+        now, rows = self._engine.read(None, self._noted)
+        found = []
+        for periodic in self._all.values():
+            last, following = rows.get(periodic.name, (None, None))
+            if following is None or (following > now and not _is_tick(periodic.schedule, following)):
+                following = periodic.schedule.after(now)  # no worker has looked at it yet
+            found.append(PeriodicStatus(periodic.name, periodic.job_type.name, periodic.text, last, following))
+        return found
+
+    def noted(self) -> list[PeriodicStatus]:
+        """Every schedule that workers have noted in the database, whoever's it is."""
+        _, rows = self._engine.read(None, self._noted)
+        return [PeriodicStatus(name, None, None, *times) for name, times in rows.items()]
+
+    def _noted(self, session: Session) -> tuple[datetime, dict[str, tuple[datetime | None, datetime | None]]]:
+        repository = self._engine.repository
+        rows = [row for row in repository.list_singletons(session) if row[0].startswith(PREFIX)]
+        return repository.clock(session), {row[0].removeprefix(PREFIX): (row[3], row[4]) for row in rows}
+
+    def run_if_due(self, stop: threading.Event, owner: str) -> None:
+        """Start what is due: called about once a second by every worker."""
+        if not self._all or time.monotonic() < self._look_at:
+            return
+        with self._engine.database.read() as session:
+            now, noted = self._noted(session)
+        waits = [GRACE]
+        for periodic in tuple(self._all.values()):
+            if stop.is_set():
+                return
+            try:
+                following = self._tick(periodic, noted.get(periodic.name, (None, None))[1], now)
+            except Exception:
+                about = {"event": "schedule_failed", "schedule": periodic.name, "type_name": periodic.job_type.name}
+                logger.exception("The schedule %r could not start its chain; it is tried again.", periodic.name, extra=about)
+                following = now
+            waits.append((following - now).total_seconds())
+        self._look_at = time.monotonic() + max(0.0, min(waits))
+
+    def _tick(self, periodic: Periodic, due: datetime | None, now: datetime) -> datetime:
+        """Start what is due of one schedule; when it is due next."""
+        schedule = periodic.schedule
+        if due is not None and due > now and _is_tick(schedule, due):
+            return due
+        # Never seen before, or another schedule than the one that was noted: begin with its next tick.
+        ticks = [] if due is None or due > now else _ticks(periodic, due, now)
+        # Of very many that were missed the rest is started next time.
+        following = schedule.after(ticks[-1] if len(ticks) == MOST_AT_ONCE else now)
+        chains = [NewChain(periodic.job_type, periodic.input) for _ in ticks]
+
+        def work(session: Session) -> bool:
+            name = PREFIX + periodic.name
+            moved = self._engine.repository.advance_singleton(session, name, due, following, ran=bool(chains))
+            if moved:
+                self._starter.start_in(session, chains)
+            return moved
+
+        if self._engine.database.run(work) and chains:
+            about = {"event": "schedule_ticked", "schedule": periodic.name, "type_name": periodic.job_type.name}
+            logger.info("Started %d chains of %r by schedule.", len(chains), periodic.job_type.name, extra=about)
+        return following
+
+
+def _ticks(periodic: Periodic, due: datetime, now: datetime) -> list[datetime]:
+    """The ticks from the one that was due until now that are to be run."""
+    if periodic.missed == "skip":
+        due = max(due, periodic.schedule.after(now - timedelta(seconds=GRACE)))
+    found = list(_until(periodic.schedule, due, now))
+    if periodic.missed == "all" or (now - due).total_seconds() <= ON_TIME:
+        return found
+    return found[-1:]
+
+
+def _until(schedule: Schedule, due: datetime, now: datetime) -> Iterator[datetime]:
+    tick = due
+    for _ in range(MOST_AT_ONCE):
+        if tick > now:
+            return
+        yield tick
+        tick = schedule.after(tick)
+
+
+def _is_tick(schedule: Schedule, moment: datetime) -> bool:
+    return schedule.after(moment - timedelta(microseconds=1)) == moment
+
+
+def _parse(schedule: str | Duration, tz: str | tzinfo) -> Schedule:
+    if not isinstance(schedule, str):
+        every = seconds(schedule, "the schedule", positive=True)
+        if every < 1:
+            raise ValueError("A schedule cannot tick more often than once a second.")
+        return Interval(every)
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError as error:
+        raise ImportError("Cron expressions need a library: pip install 'queuert[cron]'.") from error
+    cron = Cron(schedule, _zone(tz))
+    try:
+        CronSim(schedule, datetime.now(cron.zone))
+    except CronSimError as error:
+        raise ValueError(f"{schedule!r} is not a cron expression: {error}.") from None
+    try:
+        cron.after(datetime.now(timezone.utc))
+    except ValueError:
+        raise ValueError(f"{schedule!r} never comes true.") from None
+    return cron
+
+
+def _zone(tz: str | tzinfo) -> tzinfo:
+    if isinstance(tz, tzinfo):
+        return tz
+    try:
+        return ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # a directory of zones is an OSError
+        raise ValueError(f"{tz!r} is not a known time zone (on Windows: pip install tzdata).") from error
+
+
+def _describe(schedule: str | Duration, tz: str | tzinfo) -> str:
+    if isinstance(schedule, str):
+        return schedule if str(tz) == "UTC" else f"{schedule} ({tz})"
+    return f"every {seconds(schedule, 'the schedule'):g} s"

@@ -1,0 +1,110 @@
+"""What the app and the workers need from a notifier."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterable, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from queuert.storage.protocol import Session
+
+T = TypeVar("T")
+
+
+class Channel(str, Enum):
+    """What a notice is about; the value is the channel's suffix on the wire."""
+
+    SCHEDULED = "sched"
+    CHAIN_CLOSED = "chainc"
+    OWNERSHIP_LOST = "owls"
+
+
+class Notice(NamedTuple):
+    """Something happened: on SCHEDULED to a type's jobs, on CHAIN_CLOSED to a chain, on OWNERSHIP_LOST to a job.
+
+    The payload is the type's name, the chain's or the job's id. An empty one means that anything on this channel may
+    have changed: look again.
+    """
+
+    channel: Channel
+    payload: str
+
+
+ANYTHING = tuple(Notice(channel, "") for channel in Channel)
+"""What is delivered when something may have been missed."""
+
+Callback = Callable[[Notice], None]
+"""Called in a thread that is not its own: it sets an event, and neither blocks nor queries."""
+
+
+class Subscription:
+    """Ends with `close()` or the `with` block; closing twice is fine, from any thread, also from the callback."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+
+    def close(self) -> None:
+        self._end()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+class Notifier(ABC):
+    """Carries notices between the threads of this process and, if it can, between processes. Thread-safe."""
+
+    @abstractmethod
+    def publish(self, notices: Iterable[Notice]) -> None:
+        """After a commit of ours: tell this process at once, and others soon.
+
+        Never raises, never waits for I/O. Duplicates are sent once.
+        """
+
+    def tell(self, channel: Channel, payloads: Callable[[], Sequence[str]]) -> None:
+        """The same for many payloads of one channel, which are asked for only if somebody may want to know."""
+        self.publish(Notice(channel, payload) for payload in payloads())
+
+    @abstractmethod
+    def subscribe(self, callback: Callback, *, channels: Container[Channel]) -> Subscription:
+        """Call `callback` with every notice on these channels until the subscription is closed.
+
+        Who subscribes first and then looks at the database misses nothing.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all subscriptions and threads; idempotent. A later call starts them again."""
+
+    def notify_in_transaction(self, session: Session, notices: Iterable[Notice]) -> None:  # noqa: B027 - not all have to do it
+        """Have the database itself tell others when a transaction that is not ours commits, where it can.
+
+        One statement for all of them. Here, nothing: SQLite's watchers see every commit, whoever made it.
+        """
+
+
+class PerProcess(Generic[T]):
+    """A value that each process makes for itself: after a fork the child starts afresh.
+
+    The parent's value stays referenced for good. Its locks may be held by threads that the child does not have, and to
+    close its connections would harm the parent.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[int, T] = {}
+
+    def get(self) -> T:
+        value = self._values.get(os.getpid())
+        # setdefault is atomic: of two threads that come here at once, both get the same value.
+        return self._values.setdefault(os.getpid(), self._make()) if value is None else value
+
+    def peek(self) -> T | None:
+        """This process's value, if it has made one."""
+        return self._values.get(os.getpid())

@@ -1,0 +1,400 @@
+"""Connections to a PostgreSQL server: opened with our settings, pooled, lent to whoever needs one, and kept by some threads.
+
+The pool is one of our own, or a user's `psycopg_pool.ConnectionPool`, whose connections are left as they were found. One
+that died in a pool is noticed before anything is sent on it: a healthy idle connection has nothing to read.
+
+`_opening` is the only lock here. It guards which pool there is, and is held while the first connection is made, so that all
+who need one then wait for a single try, and get the reason if it fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import random
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Final
+
+# First, since it says what to install where psycopg is missing.
+from queuert.postgres.session import Connection
+
+# isort: split
+import psycopg
+import psycopg_pool
+from psycopg import conninfo, pq
+
+from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
+from queuert.postgres.direct import OwnConnection, open_inside
+from queuert.storage.urls import Target, safe_url, scrub
+
+POOL_SIZE: Final = 10
+OLDEST_SERVER: Final = 120_000
+CONNECT_TIMEOUT: Final = 5.0
+POOL_TIMEOUT: Final = 10.0
+# The pool pauses longer and longer between its tries to connect, up to minutes after the server is back. So it gives up soon,
+# and who still waits asks it again.
+RECONNECT_TIMEOUT: Final = 3.0
+ASK_AGAIN: Final = 2.0
+
+# A vanished client must not hold its row locks for hours, nor a vanished server its client: about a minute, both ways.
+KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+TCP_USER_TIMEOUT: Final = 60_000
+SERVER_SETTINGS: Final = {
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": str(TCP_USER_TIMEOUT),
+}
+
+KEPT_FOR: Final = 1800.0
+"""Seconds that a thread keeps one connection: servers collect caches for each."""
+# What is planned once, and for tables of any size.
+KEPT_SETTINGS: Final = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
+KEPT_RESET: Final = "RESET plan_cache_mode; RESET enable_seqscan; RESET jit"
+
+
+class Connections:
+    """The connections of one database. `pool_size` limits our own pool, which grows while workers run."""
+
+    def __init__(
+        self, target: Target, *, pool_size: int | None, prepared_statements: bool, connect_timeout: float, pool_timeout: float
+    ) -> None:
+        if pool_size is not None and (isinstance(pool_size, bool) or not isinstance(pool_size, int) or pool_size < 1):
+            raise ValueError(f"pool_size must be a whole number of at least 1, not {pool_size!r}.")
+        if target.url is not None:
+            _check_url(target.url)
+        self._target = target
+        self._pool_size = pool_size or POOL_SIZE
+        self._prepared_statements = prepared_statements
+        self._connect_timeout = connect_timeout
+        self._pool_timeout = pool_timeout
+        self._reserved = 0
+        self.pool: Any = target.pool
+        self._opening = threading.Lock()
+        self._inherited = False
+        self._keeping = threading.local()
+        self._kept: set[_Kept] = set()
+
+    def borrow(self) -> AbstractContextManager[Connection]:
+        """A connection in autocommit with nothing open; broken ones are thrown away."""
+        return getattr(self._keeping, "kept", None) or _Borrowed(self)
+
+    def keep(self) -> None:
+        """This thread keeps the connection that it borrows next, until `thread_ends`."""
+        if self._target.pool is None and self._prepared_statements:
+            self._keeping.kept = kept = _Kept(self)
+            self._kept.add(kept)
+
+    def thread_ends(self) -> None:
+        kept = getattr(self._keeping, "kept", None)
+        if kept is not None:
+            del self._keeping.kept
+            self._kept.discard(kept)
+            kept.drop()
+
+    def resize(self, change: int) -> None:
+        """Make room in our own pool, or take it back."""
+        with self._opening:
+            self._reserved = max(0, self._reserved + change)
+            if self._target.pool is None and self.pool is not None:
+                self.pool.resize(min_size=0, max_size=self._pool_size + self._reserved)
+
+    def close(self) -> None:
+        if self._target.pool is not None:
+            return  # the user's own
+        with self._opening:
+            pool, self.pool = self.pool, None
+        if pool is not None:
+            pool.close()
+
+    def after_fork(self) -> Iterable[object]:
+        self._opening = threading.Lock()
+        kept, self._kept, self._keeping = self._kept, set(), threading.local()
+        pool = self.pool
+        if pool is None:
+            return kept
+        if self._target.pool is None:
+            self.pool = None
+            return (pool, *kept)
+        self._inherited = self._inherited or not pool.closed
+        return ()
+
+    def _take(self, pool: Any) -> Connection:
+        deadline = time.monotonic() + self._pool_timeout
+        patience = ASK_AGAIN if self._target.pool is None else self._pool_timeout
+        while True:
+            try:
+                conn: Connection = pool.getconn(timeout=max(0.05, min(patience, deadline - time.monotonic())))
+            except psycopg_pool.PoolClosed as error:
+                if self._target.pool is None and pool is not self.pool:
+                    raise DatabaseUnavailableError("The pool was closed while this call waited for a connection.") from None
+                raise DatabaseUnavailableError(f"The pool is not open: {error}.") from None
+            except psycopg_pool.TooManyRequests as error:
+                raise DatabaseUnavailableError(f"The pool has no connection to give: {error}.") from error
+            except psycopg_pool.PoolTimeout:
+                if time.monotonic() < deadline:
+                    continue
+                raise self._why_timeout(pool) from None
+            if is_alive(conn) and _is_plain(conn):
+                return conn
+            conn.close()
+            pool.putconn(conn)
+
+    def _give_back(self, pool: Any, conn: Connection, autocommit: bool) -> None:
+        try:
+            # What user code has left open would be in the way of whoever gets it next.
+            if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF or open_inside(conn):
+                conn.close()
+            if conn.pgconn.transaction_status != pq.TransactionStatus.IDLE and not conn.closed:
+                conn.rollback()
+            if conn.autocommit != autocommit and not conn.closed:
+                conn.autocommit = autocommit
+        except psycopg.Error:
+            conn.close()
+        pool.putconn(conn)
+
+    def _ready_pool(self) -> Any:
+        if self._inherited:
+            raise DatabaseUnavailableError("This pool was opened by the process that forked this one: make a new one here.")
+        pool = self.pool
+        if pool is None:
+            with self._opening:
+                pool = self.pool
+                if pool is None:
+                    pool = self.pool = self._open_pool()
+        return pool
+
+    def _open_pool(self) -> Any:
+        # The pool connects in the background and tells nobody why it cannot: connect once here, for the reason.
+        with self.connect() as conn:
+            if conn.info.server_version < OLDEST_SERVER:
+                raise UnsupportedDatabaseError(
+                    f"PostgreSQL {conn.info.server_version // 10_000} is too old: this library needs "
+                    f"{OLDEST_SERVER // 10_000} or newer."
+                )
+        info, kwargs = self._connection_options(None)
+        pool: psycopg_pool.ConnectionPool[Connection] = psycopg_pool.ConnectionPool(
+            info,
+            kwargs=kwargs,
+            min_size=0,
+            max_size=self._pool_size + self._reserved,
+            timeout=self._pool_timeout,
+            reconnect_timeout=RECONNECT_TIMEOUT,
+            configure=_configure,
+            connection_class=OwnConnection,
+            name="queuert-pool",
+            open=False,
+        )
+        if type(getattr(pool, "_pool", None)) is deque:
+            pool._pool = _Stack()
+        pool.open()
+        _pools[pool] = os.getpid()
+        return pool
+
+    def connect(self, url: str | None = None) -> Connection:
+        """A connection of the caller's own, in autocommit."""
+        info, kwargs = self._connection_options(url)
+        deadline = time.monotonic() + self._connect_timeout
+        while True:
+            try:
+                conn = psycopg.connect(info, **kwargs)
+            except psycopg.Error as error:
+                if error.sqlstate == "57P03" and time.monotonic() < deadline:  # it is starting up
+                    time.sleep(jittered(0.1))
+                    continue
+                # Without the driver's error behind it: some of them quote the whole URL.
+                raise DatabaseUnavailableError(
+                    f"{safe_url(info)} cannot be reached: {scrub(str(error), info).strip()}"
+                ) from None
+            _configure(conn)
+            return conn
+
+    def _connection_options(self, url: str | None) -> tuple[str, dict[str, Any]]:
+        pool: Any = self._target.pool
+        url = url or self._target.url
+        if url is None:
+            return _value(pool.conninfo), {**(_value(pool.kwargs) or {}), "autocommit": True}
+        options: dict[str, Any] = {
+            **KEEPALIVES,
+            "tcp_user_timeout": TCP_USER_TIMEOUT,
+            "connect_timeout": max(2, round(self._connect_timeout)),  # libpq takes 1 for 2
+            "fallback_application_name": "queuert",
+            "client_encoding": "UTF8",  # or psycopg reads text as bytes from a database without an encoding
+        }
+        for name in conninfo.conninfo_to_dict(url):
+            options.pop(name, None)  # what the URL says wins
+        options["autocommit"] = True
+        if not self._prepared_statements:
+            options["prepare_threshold"] = None
+        return url, options
+
+    def _why_timeout(self, pool: Any) -> DatabaseUnavailableError:
+        """Why the pool gave no connection in time: the server does not answer, or all are in use."""
+        try:
+            self.connect().close()
+        except DatabaseUnavailableError as reason:
+            return reason
+        return DatabaseUnavailableError(
+            f"No connection became free within {self._pool_timeout:g} seconds: all {pool.max_size} of the pool are in "
+            "use. Give it more with pool_size=, or end transactions sooner."
+        )
+
+
+class _Stack(deque[Any]):
+    """The idle connections of a pool, the one that was used last in front.
+
+    psycopg_pool takes turns: after a burst a worker that has little to do would come to each of many connections for the
+    first time, and the server would plan everything anew.
+    """
+
+    append = deque.appendleft
+
+
+class _Borrowed:
+    """A connection for a `with` block. Not a generator, which costs twice as much: every call comes through here."""
+
+    __slots__ = ("_autocommit", "_conn", "_connections", "_pid", "_pool")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> Connection:
+        connections = self._connections
+        self._pool = pool = connections._ready_pool()
+        self._conn = conn = connections._take(pool)
+        self._autocommit, self._pid = conn.autocommit, os.getpid()
+        if not self._autocommit:
+            try:
+                conn.autocommit = True
+            except BaseException:
+                self._give_back()
+                raise
+        return conn
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if os.getpid() == self._pid:  # a child that was forked inside the block leaves it to the parent
+            self._connections._give_back(self._pool, self._conn, self._autocommit)
+
+
+class _Kept:
+    """The connection that a thread of ours keeps, for as long as it is good. Entered again and again by that thread."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._borrowed: _Borrowed | None = None
+        self._conn: OwnConnection
+        self._threshold: int | None
+        self._until = 0.0
+
+    def __enter__(self) -> Connection:
+        if self._borrowed is not None and not self._is_good():
+            self.drop()
+        if self._borrowed is None:
+            borrowed = _Borrowed(self._connections)
+            conn = borrowed.__enter__()
+            assert isinstance(conn, OwnConnection)
+            self._conn, self._borrowed = conn, borrowed
+            self._until, self._threshold = time.monotonic() + KEPT_FOR, self._conn.prepare_threshold
+            self._conn.was_kept = True
+            try:
+                self._conn.execute(KEPT_SETTINGS)
+            except BaseException:
+                self.drop()
+                raise
+            self._conn.prepare_threshold = 0
+        return self._conn
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        conn = self._conn
+        if conn.closed or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+            self.drop()
+
+    def _is_good(self) -> bool:
+        borrowed = self._borrowed
+        return (
+            borrowed is not None
+            and borrowed._pool is self._connections.pool
+            and time.monotonic() < self._until
+            and is_alive(self._conn)
+        )
+
+    def drop(self) -> None:
+        """Give it back as it is. Who gets it next takes the settings off: a server that hangs does not hold up the end."""
+        borrowed, self._borrowed = self._borrowed, None
+        if borrowed is not None:
+            self._conn.prepare_threshold = self._threshold
+            borrowed.__exit__(None, None, None)
+
+
+# Pools of our own that are open, and the processes that opened them.
+_pools: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _close_pools() -> None:
+    """A script that ends without close(): from Python 3.13 on its pool's threads would keep it for twenty seconds."""
+    for pool, pid in list(_pools.items()):
+        if pid == os.getpid():
+            pool.close(timeout=1)
+
+
+def is_alive(conn: Connection) -> bool:
+    """Whether an idle connection is still good, without a round trip: one that the server closed has an end to read.
+
+    By reading, which does not block, and not by poll(), which leaves Python's lock to others and has to wait to get it back.
+    """
+    if conn.closed:
+        return False
+    try:
+        conn.pgconn.consume_input()  # maybe the server's last words
+        conn.pgconn.consume_input()  # and the end behind them
+    except psycopg.Error:
+        return False
+    return conn.pgconn.status == pq.ConnStatus.OK
+
+
+def _is_plain(conn: Connection) -> bool:
+    """Whether a connection has the settings of any other; one that a thread had for itself gets them here."""
+    if isinstance(conn, OwnConnection) and conn.was_kept:
+        try:
+            conn.execute(KEPT_RESET)
+        except psycopg.Error:
+            return False
+        conn.was_kept = False
+    return True
+
+
+def _configure(conn: Connection) -> None:
+    """Server-side settings of a new connection. Not through `options`: PgBouncer refuses those."""
+    settings: Any = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SERVER_SETTINGS.items())
+    with contextlib.suppress(psycopg.errors.DatabaseError):
+        conn.execute("SELECT " + settings)
+        if not conn.autocommit:
+            conn.commit()
+        conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # once, instead of around every block
+
+
+def _check_url(url: str) -> None:
+    try:
+        conninfo.conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise UnsupportedDatabaseError(f"{safe_url(url)!r} is not a PostgreSQL URL: {scrub(str(error), url).strip()}") from None
+
+
+def _value(option: Any) -> Any:
+    """An option of a pool, which may be a function that gives it."""
+    return option() if callable(option) else option
+
+
+def jittered(pause: float) -> float:
+    return pause * random.uniform(0.5, 1.5)

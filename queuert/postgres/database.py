@@ -1,0 +1,218 @@
+"""PostgreSQL: transactions, and what goes wrong with them. Its connections are in `postgres_connections.py`.
+
+Our connections are in autocommit, so that a single statement needs no BEGIN and COMMIT; a user's pool is switched to
+it while we hold one of its connections, and back. A read borrows a connection and leaves no transaction open.
+
+What is retried, and when that is safe:
+
+- An error before COMMIT was sent (a deadlock, a serialization failure, a lost connection): the server has rolled
+  back, so the work runs again, at most `len(RETRY_PAUSES)` times.
+- A connection lost while COMMIT, or a single statement, was under way: it may have succeeded. `recover` looks;
+  without one the error is the caller's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, TypeVar
+
+# First, since it says what to install where psycopg is missing.
+from queuert.postgres.session import Connection, PostgresSession
+
+# isort: split
+import psycopg
+import psycopg_pool
+from psycopg import pq, sql
+
+from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, UnsupportedDatabaseError
+from queuert.hooks import Hooks
+from queuert.postgres.block import Block
+from queuert.postgres.connections import CONNECT_TIMEOUT, POOL_TIMEOUT, Connections, jittered
+from queuert.postgres.transaction import Attempt
+from queuert.storage import forks
+from queuert.storage.protocol import Database
+from queuert.storage.unwrap import unwrap, wrong_connection
+from queuert.storage.urls import Target, parse_target
+
+T = TypeVar("T")
+
+RETRY_PAUSES: Final = (0.02, 0.1, 0.3, 1.0)
+_PAUSES: Final = (*RETRY_PAUSES, None)
+
+# Deadlock, serialization failure: the server rolled back, and another try may go through.
+_CONFLICTS: Final = frozenset(("40P01", "40001"))
+# The server goes down, comes up, has no room, or the lock could not be had in time.
+_OUTAGES: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "25P03"))
+
+
+class PostgresDatabase(Database):
+    """A PostgreSQL database: a URL, for a pool of our own, or a user's `psycopg_pool.ConnectionPool`.
+
+        database = PostgresDatabase("postgresql://localhost/shop")
+        with database.block() as session: ...
+
+    `pool_size` limits our own pool, `prepared_statements=False` is for PgBouncer in transaction mode, and `listen_url`
+    gives LISTEN a connection that does not go through it.
+    """
+
+    dialect = "postgres"
+
+    def __init__(
+        self,
+        target: object,
+        *,
+        pool_size: int | None = None,
+        prepared_statements: bool = True,
+        listen_url: str | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        pool_timeout: float = POOL_TIMEOUT,
+    ) -> None:
+        super().__init__()
+        self.target: Target = parse_target(target)
+        if self.target.dialect != "postgres":
+            raise UnsupportedDatabaseError(f"{self.target} is not a PostgreSQL database.")
+        self._connections = Connections(
+            self.target,
+            pool_size=pool_size,
+            prepared_statements=prepared_statements,
+            connect_timeout=connect_timeout,
+            pool_timeout=pool_timeout,
+        )
+        self._listen_url = parse_target(listen_url).url if listen_url is not None else None
+        self._lent: dict[Connection, PostgresSession] = {}
+        """The sessions of the blocks that are open, by connection."""
+        forks.watch(self)
+
+    def __repr__(self) -> str:
+        return f"PostgresDatabase({str(self.target)!r})"
+
+    # Sessions.
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresSession]:
+        self._refuse_inside_block()
+        with self._borrow() as conn:
+            yield PostgresSession(conn)
+
+    def run(
+        self,
+        work: Callable[[Any], T],
+        *,
+        recover: Callable[[Any], T | None] | None = None,
+        single: bool = False,
+    ) -> T:
+        self._refuse_inside_block()
+        hooks = Hooks()
+        result = self._run(work, recover, hooks, single=single)
+        hooks.flush()
+        return result
+
+    def _run(
+        self,
+        work: Callable[[Any], T],
+        recover: Callable[[Any], T | None] | None,
+        hooks: Hooks,
+        *,
+        single: bool = False,
+        repeatable: bool = False,
+    ) -> T:
+        for pause in _PAUSES:
+            attempt = Attempt(single)
+            try:
+                with self._borrow() as conn:
+                    return attempt.run(conn, work, hooks)
+            except psycopg.Error as error:
+                if attempt.lost and attempt.unknown and not repeatable:
+                    if recover is None:
+                        raise
+                    time.sleep(jittered(RETRY_PAUSES[0]))
+                    # The effects that the lost try collected stay collected: it may turn out that they are due.
+                    found = self._run(recover, None, Hooks(), repeatable=True)
+                    if found is not None:
+                        return found
+                hooks.discard()
+                if pause is None or not (attempt.lost or error.sqlstate in _CONFLICTS):
+                    raise
+                time.sleep(jittered(pause))
+            except BaseException:
+                hooks.discard()
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    def block(self, *, shared: bool = False) -> AbstractContextManager[PostgresSession]:
+        return Block(self)
+
+    def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> PostgresSession:
+        raw = unwrap(conn, reading=reading)
+        if not isinstance(raw, psycopg.Connection):
+            raise wrong_connection(conn, raw, "a psycopg.Connection")
+        status = raw.pgconn.transaction_status
+        if status == pq.TransactionStatus.INERROR:
+            raise TransactionRequiredError(
+                "The transaction on this connection has failed, and PostgreSQL accepts no more in it: roll it back."
+            )
+        # A pipeline may have BEGIN still under way: then psycopg knows of the transaction and the server does not yet.
+        if status == pq.TransactionStatus.IDLE and raw.autocommit and not reading and not getattr(raw, "_num_transactions", 0):
+            raise TransactionRequiredError(
+                "This connection is in autocommit with no transaction open, so the job would commit alone: "
+                "call inside `with conn.transaction():`."
+            )
+        # The connection of a block of ours: its effects wait for the block's commit.
+        return self._lent.get(raw) or PostgresSession(raw, hooks)
+
+    def configure(self, conn: Any) -> None:
+        """Nothing to set: a PostgreSQL connection is fine as it is."""
+        raw = unwrap(conn, reading=True)
+        if not isinstance(raw, psycopg.Connection):
+            raise wrong_connection(conn, raw, "a psycopg.Connection")
+
+    def is_transient(self, error: BaseException) -> bool:
+        if isinstance(error, (DatabaseUnavailableError, psycopg_pool.PoolTimeout, psycopg_pool.TooManyRequests)):
+            return True
+        if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+            return False
+        state = error.sqlstate
+        return state is None or state in _CONFLICTS or state in _OUTAGES or state.startswith("08")
+
+    def close(self) -> None:
+        self._connections.close()
+
+    # Capacity.
+
+    def reserve(self, connections: int) -> None:
+        """Make room in our own pool, for as long as a worker runs."""
+        self._connections.resize(connections)
+
+    def release(self, connections: int) -> None:
+        """Take the room back."""
+        self._connections.resize(-connections)
+
+    # Maintenance, and connections for special uses.
+
+    def vacuum(self, tables: Sequence[str], *, schema: str = "public", full: bool = False) -> None:
+        """VACUUM these tables, in a connection of its own."""
+        self._refuse_inside_block()
+        names = sql.SQL(", ").join(sql.Identifier(schema, table) for table in tables)
+        options = sql.SQL("FULL, ANALYZE" if full else "ANALYZE")
+        with self._borrow() as conn:
+            conn.execute(sql.SQL("VACUUM ({}) {}").format(options, names))
+
+    def open_listener(self) -> Connection:
+        """A connection of the caller's own, in autocommit, for LISTEN."""
+        return self._connections.connect(self._listen_url)
+
+    # Connections.
+
+    def keep_connection(self) -> None:
+        self._connections.keep()
+
+    def thread_ends(self) -> None:
+        self._connections.thread_ends()
+
+    def _borrow(self) -> AbstractContextManager[Connection]:
+        return self._connections.borrow()
+
+    def after_fork(self) -> Iterable[object]:
+        return self._connections.after_fork()

@@ -1,0 +1,87 @@
+"""Run everything that is due, in the calling thread: for tests and scripts.
+
+No threads, so no renewal either: jobs are claimed in small numbers, as many as lately ran within a moment, and one whose lease
+has lasted for half of its time before its turn comes goes back instead of being started.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from queuert.chains.acts import Chains
+from queuert.context import Engine
+from queuert.job_types import JobTypeOrName
+from queuert.options import Duration, seconds
+from queuert.worker.attempt import AttemptRun
+from queuert.worker.claimer import Claimer, checked_types
+from queuert.worker.leases import Held
+from queuert.worker.reaper import reap
+from queuert.worker.results import Ending, OutcomeWriter
+from queuert.worker.worker import worker_id
+
+MAX_BATCH = 20
+QUICK = 0.1
+"""Seconds in which a batch must run for the next one to be larger."""
+
+
+def drain(engine: Engine, chains: Chains, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None) -> int:
+    """Run due jobs until there are none, or the time is up; the number of attempts run, failed ones included."""
+    limit = seconds(timeout, "timeout")
+    names = checked_types(engine, types)
+    return _Drain(engine, chains, names, time.monotonic() + limit).run()
+
+
+class _Drain:
+    def __init__(self, engine: Engine, chains: Chains, types: tuple[str, ...] | None, deadline: float) -> None:
+        self._engine = engine
+        self._chains = chains
+        self._deadline = deadline
+        self._id = worker_id("drain")
+        self._claimer = Claimer(engine, self._id, types, None)
+        self._writer = OutcomeWriter(engine, chains, self._id)
+        self._ran = 0
+
+    def run(self) -> int:
+        reap(self._engine, self._chains)
+        size = 1
+        while time.monotonic() < self._deadline:
+            started = time.monotonic()
+            batch = self._claimer.claim(size) or self._claimer.claim(1, suspect=True)
+            if not batch:
+                break
+            self._run_batch(batch)
+            size = min(size * 2, MAX_BATCH) if time.monotonic() - started < QUICK else 1
+        return self._ran
+
+    def _run_batch(self, batch: list[Held]) -> None:
+        endings: list[Ending] = []
+        unstarted = list(batch)
+        try:
+            while unstarted:
+                now, half = time.monotonic(), unstarted[0].lease.duration / 2
+                if now >= self._deadline or now >= unstarted[0].trusted_until - half:
+                    break
+                endings += self._run_one(unstarted.pop(0), endings)
+        finally:
+            self._writer.write(endings, wait=True)
+            if unstarted:
+                self._give_back(unstarted)
+
+    def _run_one(self, held: Held, endings: list[Ending]) -> list[Ending]:
+        held.attempt = attempt = AttemptRun(
+            self._engine, self._chains, held.job, held.job_type, worker_id=self._id, claimed=held.claimed
+        )
+        self._ran += 1
+        try:
+            outcome = attempt.run()
+        except BaseException:
+            endings.append(Ending(held, attempt.broken_off("It was interrupted.")))
+            raise
+        if outcome.lost:
+            attempt.over(outcome, written=False)
+        return [] if outcome.committed or outcome.lost else [Ending(held, outcome)]
+
+    def _give_back(self, unstarted: list[Held]) -> None:
+        items = [{"id": held.job.id, "token": held.job.lease_token} for held in unstarted]
+        self._engine.database.run(lambda session: self._chains.release_claims(session, self._id, items), single=True)
