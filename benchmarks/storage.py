@@ -59,10 +59,10 @@ class Ours:
     """The operations as the app and the worker run them, each in its own transaction."""
 
     def __init__(self, store: Store) -> None:
-        engine = store.app._engine
+        context = store.app._context
         self._chains = store.app._chains
-        self._database = engine.database
-        self._repository = engine.repository
+        self._database = context.database
+        self._repository = context.repository
 
     def run(self, work: Callable[[Any], T], *, single: bool) -> T:
         return self._database.run(work, single=single)

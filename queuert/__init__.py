@@ -1,10 +1,10 @@
 """Durable job chains that commit with your database transactions."""
 
 from queuert.app import Queuert
-from queuert.chains.acts import ChainTail
 from queuert.chains.history import Stats
+from queuert.chains.new_chain import NewChain
+from queuert.chains.outside import ChainTail
 from queuert.chains.periodic import PeriodicStatus
-from queuert.chains.start import NewChain
 from queuert.errors import (
     BlockerReference,
     BlockerReferenceError,
@@ -27,6 +27,7 @@ from queuert.errors import (
     QueuertError,
     SchemaVersionError,
     StaleSnapshotError,
+    TransactionMisuseError,
     TransactionRequiredError,
     UnknownJobTypeError,
     UnsupportedDatabaseError,
@@ -85,6 +86,7 @@ __all__ = [
     "Stats",
     "Status",
     "TimelineEntry",
+    "TransactionMisuseError",
     "TransactionRequiredError",
     "UnknownJobTypeError",
     "UnsupportedDatabaseError",

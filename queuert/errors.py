@@ -56,6 +56,10 @@ class JobNotTriggerableError(QueuertError):
         self.status = status
 
 
+class TransactionMisuseError(QueuertError):
+    """The transaction belongs to the block: leave the block to commit it, or raise an exception to roll it back."""
+
+
 class JobTakenByAnotherWorkerError(QueuertError):
     """This worker no longer holds the job's lease; nothing of this attempt was saved."""
 

@@ -13,23 +13,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from queuert.model import Job
 
 if TYPE_CHECKING:
-    from queuert.context import Engine
+    from queuert.context import Context
     from queuert.storage.protocol import Session
 
 # A library says nothing until the application sets up logging: not even the warnings that Python would print by default.
 logging.getLogger("queuert").addHandler(logging.NullHandler())
 logger = logging.getLogger("queuert.jobs")
 
-Ending = Literal["succeeded", "failed", "retried", "rescheduled", "cancelled", "lost"]
+OutcomeName = Literal["succeeded", "failed", "retried", "rescheduled", "cancelled", "lost"]
 """How an attempt ended: `failed` for good, `retried` after a backoff, `cancelled` by somebody who cancelled, completed or
 deleted the job meanwhile, `lost` with its lease or its worker."""
 
-_SAID: dict[Ending, tuple[int, str, str]] = {
+_SAID: dict[OutcomeName, tuple[int, str, str]] = {
     "succeeded": (logging.DEBUG, "completed", "Completed %s %s."),
     "failed": (logging.INFO, "failed", "%s %s failed for good."),
     "retried": (logging.DEBUG, "retry_scheduled", "%s %s failed and is tried again."),
@@ -52,15 +53,17 @@ class Produced(Protocol):
 class Observed(Protocol):
     """An attempt that is being watched."""
 
-    def over(self, ending: Ending, error_code: str | None) -> None:
+    def over(self, outcome: OutcomeName, error_code: str | None) -> None:
         """How it ended is known, and committed; or it was lost, and there is nothing to commit."""
 
 
 class Observer(Protocol):
     """Told of what happens in one app. Its methods must not raise, and are called from many threads."""
 
-    def produce(self, operation: Literal["start", "continue"], type_names: Sequence[str], *, told: bool) -> Produced:
-        """Jobs are about to be created; `told` says whether we will be told of the commit."""
+    def produce(
+        self, operation: Literal["start", "continue"], type_names: Sequence[str], *, learns_of_commit: bool
+    ) -> Produced:
+        """Jobs are about to be created; `learns_of_commit` says whether we are told when they are committed."""
 
     def attempt(self, job: Job, worker_id: str) -> AbstractContextManager[Observed]:
         """Entered around an attempt, in the thread that runs it."""
@@ -73,25 +76,33 @@ class Observer(Protocol):
 
 
 def producing(
-    engine: Engine, operation: Literal["start", "continue"], type_names: Sequence[str], *, told: bool
+    context: Context, operation: Literal["start", "continue"], type_names: Sequence[str], *, learns_of_commit: bool
 ) -> Produced | None:
-    return None if engine.observer is None else engine.observer.produce(operation, type_names, told=told)
+    if context.observer is None:
+        return None
+    return context.observer.produce(operation, type_names, learns_of_commit=learns_of_commit)
+
+
+@dataclass(frozen=True)
+class Started:
+    """Chains were started: the id and the type of each."""
+
+    ids: Sequence[str]
+    type_names: Sequence[str]
+    produced: Produced | None
+
+    def __call__(self) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            for job_id, type_name in zip(self.ids, self.type_names, strict=True):
+                about = {"event": "started", "job_id": job_id, "chain_id": job_id, "type_name": type_name}
+                logger.debug("Started %s %s.", type_name, job_id, extra=about)
+        if self.produced is not None and self.ids:
+            self.produced.committed(self.ids)
 
 
 def started(session: Session, produced: Produced | None, ids: Sequence[str], type_names: Sequence[str]) -> None:
-    """Chains were started: the id and the type of each."""
-    says = logger.isEnabledFor(logging.DEBUG)
-    if session.hooks is None or (produced is None and not says):
-        return
-
-    def tell() -> None:
-        for job_id, type_name in zip(ids, type_names, strict=True) if says else ():
-            about = {"event": "started", "job_id": job_id, "chain_id": job_id, "type_name": type_name}
-            logger.debug("Started %s %s.", type_name, job_id, extra=about)
-        if produced is not None and ids:
-            produced.committed(ids)
-
-    session.hooks.on_commit(tell)
+    if session.hooks is not None and (produced is not None or logger.isEnabledFor(logging.DEBUG)):
+        session.hooks.on_commit(Started(ids, type_names, produced))
 
 
 def attempt_started(job: Job, worker_id: str) -> None:
@@ -103,57 +114,78 @@ def attempt_started(job: Job, worker_id: str) -> None:
 def attempt_over(
     job: Job,
     worker_id: str,
-    ending: Ending,
+    outcome: OutcomeName,
     *,
     error_code: str | None = None,
     seconds: float | None = None,
     continued_to: str | None = None,
 ) -> None:
-    level, event, text = _SAID[ending]
+    level, event, text = _SAID[outcome]
     if logger.isEnabledFor(level):
         about = {"event": event, **facts(job, worker_id), "seconds": seconds}
-        about |= {"error_code": error_code} if ending != "succeeded" else {"continued_to": continued_to}
+        about |= {"error_code": error_code} if outcome != "succeeded" else {"continued_to": continued_to}
         logger.log(level, text, job.type_name, job.id, extra=about)
 
 
-def reaped(engine: Engine, session: Session, lost: Sequence[tuple[Job, dict[str, Any]]]) -> None:
+@dataclass(frozen=True)
+class Reaped:
     """Jobs were taken back from workers that are gone, with what was written of each."""
-    if session.hooks is None or not lost:
-        return
 
-    def tell() -> None:
-        for job, item in lost:
+    observer: Observer | None
+    jobs: Sequence[tuple[Job, dict[str, Any]]]
+
+    def __call__(self) -> None:
+        for job, item in self.jobs:
             final = item["status"] == "failed"
             attempt_over(job, job.leased_by or "", "lost", error_code=item["code"])
             if final:
                 attempt_over(job, job.leased_by or "", "failed", error_code=item["code"])
-            if engine.observer is not None:
-                engine.observer.lost(job, final=final)
-
-    session.hooks.on_commit(tell)
+            if self.observer is not None:
+                self.observer.lost(job, final=final)
 
 
-def completed_outside(engine: Engine, session: Session, jobs: Sequence[tuple[Job, Produced | None, str | None]]) -> None:
+def reaped(context: Context, session: Session, lost: Sequence[tuple[Job, dict[str, Any]]]) -> None:
+    if session.hooks is not None and lost:
+        session.hooks.on_commit(Reaped(context.observer, lost))
+
+
+@dataclass(frozen=True)
+class CompletedOutside:
     """Jobs were completed without a worker: each with its continuation, if it has one."""
-    if session.hooks is None or not jobs:
-        return
 
-    def tell() -> None:
-        for job, produced, next_id in jobs:
+    observer: Observer | None
+    jobs: Sequence[tuple[Job, Produced | None, str | None]]
+
+    def __call__(self) -> None:
+        for job, produced, next_id in self.jobs:
             attempt_over(job, "", "succeeded", continued_to=next_id)
-            if engine.observer is not None:
-                engine.observer.completed_outside(job)
+            if self.observer is not None:
+                self.observer.completed_outside(job)
             if produced is not None and next_id is not None:
                 produced.committed([next_id])
 
-    session.hooks.on_commit(tell)
+
+def completed_outside(context: Context, session: Session, jobs: Sequence[tuple[Job, Produced | None, str | None]]) -> None:
+    if session.hooks is not None and jobs:
+        session.hooks.on_commit(CompletedOutside(context.observer, jobs))
+
+
+@dataclass(frozen=True)
+class Act:
+    """An operator did something to chains or jobs."""
+
+    event: str
+    ids: Sequence[str]
+    actor: str | None
+
+    def __call__(self) -> None:
+        about = {"event": self.event, "ids": list(self.ids), "actor": self.actor}
+        logger.info("%d %s.", len(self.ids), self.event, extra=about)
 
 
 def act(session: Session, event: str, ids: Sequence[str], actor: str | None = None) -> None:
-    """An operator did something to chains or jobs."""
     if session.hooks is not None and ids and logger.isEnabledFor(logging.INFO):
-        about = {"event": event, "ids": list(ids), "actor": actor}
-        session.hooks.on_commit(lambda: logger.info("%d %s.", len(ids), event, extra=about))
+        session.hooks.on_commit(Act(event, ids, actor))
 
 
 def facts(job: Job, worker_id: str | None = None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ except ImportError as error:
 from queuert.app import Queuert
 from queuert.chains.history import Stats
 from queuert.model import Job, Status
-from queuert.observing import Ending
+from queuert.observing import OutcomeName
 
 logger = logging.getLogger("queuert.otel")
 
@@ -46,10 +46,10 @@ _w3c = TraceContextTextMapPropagator()
 
 def instrument(app: Queuert, tracer_provider: Any = None, meter_provider: Any = None) -> Instrumentation:
     """Trace and measure what an app does, with the global providers or with these; once more replaces what was there before."""
-    if isinstance(earlier := app._engine.observer, Instrumentation):
+    if isinstance(earlier := app._context.observer, Instrumentation):
         earlier.end()
     made = Instrumentation(app, tracer_provider, meter_provider)
-    app._engine.observer = made
+    app._context.observer = made
     return made
 
 
@@ -81,13 +81,15 @@ class Instrumentation:
     def end(self) -> None:
         """Trace and measure no more."""
         self._ended = True
-        if self._app._engine.observer is self:
-            self._app._engine.observer = None
+        if self._app._context.observer is self:
+            self._app._context.observer = None
 
     # What the app tells
 
-    def produce(self, operation: Literal["start", "continue"], type_names: Sequence[str], *, told: bool) -> _Produced:
-        if not told:
+    def produce(
+        self, operation: Literal["start", "continue"], type_names: Sequence[str], *, learns_of_commit: bool
+    ) -> _Produced:
+        if not learns_of_commit:
             return _Produced(self, operation, type_names, None, _written(context.get_current()))
         kinds = sorted(set(type_names))
         destination = kinds[0] if len(kinds) == 1 else NAME
@@ -152,10 +154,10 @@ class Instrumentation:
         return [trace.Link(each) for each in found if each.is_valid]
 
     def _blockers(self, job: Job) -> list[str | None]:
-        engine = self._app._engine
-        with engine.database.read() as session:
-            chains = engine.repository.get_blockers(session, [job.id]).get(job.id, [])
-            jobs = engine.repository.get_jobs(session, [chain.id for chain in chains])
+        context = self._app._context
+        with context.database.read() as session:
+            chains = context.repository.get_blockers(session, [job.id]).get(job.id, [])
+            jobs = context.repository.get_jobs(session, [chain.id for chain in chains])
         return [jobs[chain.id].chain_trace_context for chain in chains if chain.id in jobs]
 
     def produced(self, operation: str, type_names: Sequence[str]) -> None:
@@ -163,17 +165,17 @@ class Instrumentation:
         for name, number in Counter(type_names).items():
             counter.add(number, {"messaging.destination.name": name})
 
-    def over(self, job: Job, ending: Ending, seconds: float) -> None:
+    def over(self, job: Job, outcome: OutcomeName, seconds: float) -> None:
         about = _type(job)
-        if ending == "succeeded":
+        if outcome == "succeeded":
             self._completed.add(1, about)
-        elif ending == "failed":
+        elif outcome == "failed":
             self._failed.add(1, about)
-        elif ending == "retried":
+        elif outcome == "retried":
             self._retried.add(1, about)
-        elif ending == "lost":
+        elif outcome == "lost":
             self._lost.add(1, about)
-        self._lasted.record(seconds, {**about, "queuert.outcome": ending})
+        self._lasted.record(seconds, {**about, "queuert.outcome": outcome})
         if job.last_attempt_at is not None:
             # Both by the database's clock.
             self._waited.record(max(0.0, (job.last_attempt_at - job.scheduled_at).total_seconds()), about)
@@ -240,15 +242,15 @@ class _Observed:
         self._seconds = time.monotonic() - self._began
         self._ended_at = time.time_ns()
 
-    def over(self, ending: Ending, error_code: str | None) -> None:
+    def over(self, outcome: OutcomeName, error_code: str | None) -> None:
         span = self._span
-        span.set_attribute("queuert.outcome", ending)
-        if ending in WRONG:
-            span.set_attribute("error.type", error_code or ending)
-            span.set_status(trace.StatusCode.ERROR, error_code or ending)
+        span.set_attribute("queuert.outcome", outcome)
+        if outcome in WRONG:
+            span.set_attribute("error.type", error_code or outcome)
+            span.set_status(trace.StatusCode.ERROR, error_code or outcome)
         span.end(end_time=self._ended_at)
         seconds = time.monotonic() - self._began if self._seconds is None else self._seconds
-        self._owner.over(self._job, ending, seconds)
+        self._owner.over(self._job, outcome, seconds)
 
 
 def _type(job: Job) -> dict[str, Any]:

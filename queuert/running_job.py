@@ -18,8 +18,8 @@ from queuert.options import UNSET, Duration, _Unset
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from queuert.chains.acts import NextJob
-    from queuert.chains.start import ChainRef, NextOptions
+    from queuert.chains.continuing import NextJob
+    from queuert.chains.new_chain import ChainRef, NextOptions
     from queuert.ids import Id
     from queuert.job_types import InputOf, JobType
     from queuert.worker.attempt import AttemptRun

@@ -38,17 +38,17 @@ def advance(app: Queuert, by: Duration) -> None:
     from queuert.options import seconds
 
     moved = seconds(by, "the time to let pass", positive=True)
-    engine = app._engine
+    context = app._context
     _look_at_schedules(app)  # so that each has a next tick to pass
-    engine.write(None, lambda session: engine.repository.make_older(session, moved))
+    context.write(None, lambda session: context.repository.make_older(session, moved))
     _look_at_schedules(app)
     app._cleaner._look_at = 0.0
-    engine.notifier.publish(ANYTHING)
+    context.notifier.publish(ANYTHING)
 
 
 def _look_at_schedules(app: Queuert) -> None:
     ticker = app._ticker
-    now, noted = app._engine.read(None, ticker._noted)
+    now, noted = app._context.read(None, ticker._noted)
     for periodic in ticker._all.values():
         _, due = noted.get(periodic.name, (None, None))
         # One that is not due stays as it is: moved into the past it is not a tick, and would be set right.

@@ -113,7 +113,7 @@ def test_hooks_belong_to_a_thread(app: Queuert) -> None:
 @contextmanager
 def listening(app: Queuert) -> Iterator[list[Notice]]:
     heard: list[Notice] = []
-    with app._engine.notifier.subscribe(heard.append, channels=set(Channel)):
+    with app._context.notifier.subscribe(heard.append, channels=set(Channel)):
         yield heard
 
 

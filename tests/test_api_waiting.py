@@ -48,7 +48,7 @@ class Waiter:
         eventually(self._waits)
 
     def _waits(self) -> bool:
-        notifier: Any = self._app._engine.notifier
+        notifier: Any = self._app._context.notifier
         bus = notifier._buses.peek()
         return not self._thread.is_alive() or bool(bus and bus._subscribers)
 
@@ -171,7 +171,7 @@ def test_many_threads_wait_at_once(app: Queuert) -> None:
     chains = [app.start_chain("work", n) for n in range(4)]
     with ThreadPoolExecutor(24) as pool:
         waiting = [pool.submit(app.wait_for, chains[n % 4], timeout=20, poll_interval=FOREVER) for n in range(24)]
-        notifier: Any = app._engine.notifier
+        notifier: Any = app._context.notifier
         eventually(lambda: len(notifier._buses.get()._subscribers) == 24)
         for number, chain in enumerate(chains):
             finish(app, chain, number)

@@ -212,9 +212,9 @@ def test_health_fails_when_a_ready_job_waits_too_long(shop: Shop, run: Run) -> N
 
 def test_health_fails_on_a_lease_that_nobody_takes_back(shop: Shop, run: Run) -> None:
     shop.app.trigger_job(shop.ready)
-    engine = shop.app._engine
-    repository = engine.repository
-    with engine.database.block() as session:
+    context = shop.app._context
+    repository = context.repository
+    with context.database.block() as session:
         claimed = repository.claim_jobs(session, worker="gone", token=1, leases={"mail": 0.001}, limit=1)
     assert claimed
     result = run("health", "--url", shop.url, "--max-overdue", "0", "--json")

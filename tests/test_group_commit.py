@@ -215,7 +215,7 @@ def test_slots_share_commits_and_nothing_is_told_before_it_is_saved(app: Queuert
             unsaved.append(notice.payload)
 
     commits.clear()
-    with app._engine.notifier.subscribe(look, channels={Channel.CHAIN_CLOSED}), app.worker(concurrency=10):
+    with app._context.notifier.subscribe(look, channels={Channel.CHAIN_CLOSED}), app.worker(concurrency=10):
         for chain in chains:
             app.wait_for(chain, timeout=30)
     assert unsaved == []

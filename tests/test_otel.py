@@ -332,7 +332,7 @@ def test_it_can_be_taken_away_and_put_back(watched: Watched) -> None:
     app.start_chain("work")
     assert watched.names() == ["start work"], "not twice"
     again.end()
-    assert app._engine.observer is None
+    assert app._context.observer is None
     chain = app.start_chain("work")
     assert watched.names() == ["start work"]
     job = app.get_job(chain.id)

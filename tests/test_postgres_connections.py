@@ -32,7 +32,7 @@ from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, U
 from queuert.hooks import Hooks
 from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
-from queuert.sqlite.guard import TransactionMisuseError
+from queuert.errors import TransactionMisuseError
 from queuert.storage.sqlfiles import Query
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s) RETURNING text",))
@@ -908,7 +908,7 @@ FORK = """
     import os, sys, threading
     import psycopg_pool
     from queuert.errors import DatabaseUnavailableError
-    from queuert.sqlite.guard import TransactionMisuseError
+    from queuert.errors import TransactionMisuseError
     from queuert.postgres.database import PostgresDatabase
     from queuert.postgres.connections import is_alive
     from queuert.storage.sqlfiles import Query

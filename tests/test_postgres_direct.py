@@ -368,7 +368,7 @@ def test_an_interrupt_after_the_handler_leaves_no_transaction_open(app: Queuert,
 
     app.start_chain(work)
     with monkeypatch.context() as patch:
-        patch.setattr(app._engine, "encode_output", interrupt)
+        patch.setattr(app._context, "encode_output", interrupt)
         with pytest.raises(KeyboardInterrupt):
             app.drain()
     assert ledger(app) == []

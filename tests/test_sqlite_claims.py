@@ -47,7 +47,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
 
 
 def claim(app: Queuert) -> list[Any]:
-    repository = app._engine.repository
+    repository = app._context.repository
     options: dict[str, Any] = {"worker": "w", "token": 5, "leases": {"work": 60.0}, "limit": 10}
     return app._database.run(lambda session: repository.claim_jobs(session, **options), single=True)
 

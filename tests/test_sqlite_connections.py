@@ -32,7 +32,8 @@ from queuert.errors import (
 )
 from queuert.hooks import Hooks
 from queuert.sqlite.database import SqliteDatabase
-from queuert.sqlite.guard import GuardedConnection, TransactionMisuseError
+from queuert.errors import TransactionMisuseError
+from queuert.sqlite.guard import GuardedConnection
 from queuert.sqlite.vacuum import PAGES, vacuum_in_steps
 from queuert.storage.sqlfiles import Query
 
@@ -935,7 +936,7 @@ FORK = """
     import os, sys, threading
     from queuert.errors import DatabaseUnavailableError
     from queuert.sqlite import database as sqlite
-    from queuert.sqlite.guard import TransactionMisuseError
+    from queuert.errors import TransactionMisuseError
     from queuert.sqlite.database import SqliteDatabase
     from queuert.storage.sqlfiles import Query
     insert = Query("insert", ("INSERT INTO note (text) VALUES (:text)",))

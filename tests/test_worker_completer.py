@@ -77,7 +77,7 @@ def test_results_wait_for_others_as_long_as_these_come(
 ) -> None:
     """How many come during each of the waits, and how many are written together then."""
     clock, waits = [0.0], iter(arriving)
-    crew: Any = Crew(app._engine, app._chains, app.worker()._options, "w1", Events())
+    crew: Any = Crew(app._context, app._chains, app.worker()._options, "w1", Events())
     completer = crew._completer
     completer._more_to_come = lambda: True
     completer._queue.append(None)
@@ -227,7 +227,7 @@ def test_a_passing_error_is_ridden_out_and_nothing_is_lost(app: Queuert, monkeyp
     monkeypatch.setattr("queuert.worker.completer.GROUP", 10)
     app.job("job")(lambda job: None)
     calls: Counter[str] = Counter()
-    run = app._engine.database.run
+    run = app._context.database.run
 
     def flaky(work: Any, **options: Any) -> Any:
         """Every third call of each thread fails."""

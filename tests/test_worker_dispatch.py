@@ -47,7 +47,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def hears_of_others(app: Queuert) -> bool:
     """Whether notices from other processes arrive, if there can be any."""
-    notifier: Any = app._engine.notifier
+    notifier: Any = app._context.notifier
     watcher = notifier._buses.get()._watcher
     return watcher is None or watcher._works_since < math.inf
 
@@ -137,7 +137,7 @@ def test_where_others_claim_at_the_same_time_a_claim_looks_further(pg_url: str, 
     with Queuert(pg_url) as app:
         app.job("job")(lambda job: None)
         app.start_chains([NewChain("job", n) for n in range(60)])
-        claimer = Claimer(app._engine, "w1", None, None)
+        claimer = Claimer(app._context, "w1", None, None)
         with psycopg.connect(pg_url) as conn:
             conn.execute("SELECT 1 FROM queuert_job ORDER BY scheduled_at, id LIMIT 8 FOR UPDATE")
             assert len(claimer.claim(10)) == 2, "what it finds beside locked ones is enough for now"
@@ -316,7 +316,7 @@ def test_the_dearer_it_is_to_look_from_the_start_the_longer_the_hint_is_kept(
     with Queuert(pg_url) as app:
         app.job("job")(lambda job: None)
         app.start_chains([NewChain("job") for _ in range(20)])
-        claimer = Claimer(app._engine, "w1", None, None)
+        claimer = Claimer(app._context, "w1", None, None)
         assert [len(claimer.claim(4)) for _ in range(2)] == [4, 4]
         assert bool(claims[-1]["levels"]) is dear
         claimer.news()
@@ -391,7 +391,7 @@ def test_an_outage_that_lets_claims_through_does_not_slow_them_down(app: Queuert
     def failing(self: Claimer) -> None:
         raise Gone
 
-    with outage(app, app._engine.database.run), app.worker(poll_interval=FOREVER) as worker:
+    with outage(app, app._context.database.run), app.worker(poll_interval=FOREVER) as worker:
         dispatcher = found(worker._crew)._dispatcher
         monkeypatch.setattr(Claimer, "next_due", failing)
         for number in range(8):

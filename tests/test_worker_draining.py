@@ -134,9 +134,9 @@ def test_it_refuses_to_run_inside_a_transaction(app: Queuert) -> None:
 def test_suspects_and_lost_jobs_are_run_too(app: Queuert) -> None:
     app.job("job", backoff=Backoff(initial=0), lease=Lease(duration=30))(lambda job: f"attempt {job.attempt}")
     app.start_chain("job")
-    engine = app._engine
-    engine.database.run(
-        lambda session: engine.repository.claim_jobs(session, worker="dead", token=1, leases={"job": 30.0}, limit=1)
+    context = app._context
+    context.database.run(
+        lambda session: context.repository.claim_jobs(session, worker="dead", token=1, leases={"job": 30.0}, limit=1)
     )
     assert app.drain() == 0
     with app.transaction() as tx:

@@ -636,7 +636,7 @@ def test_an_error_of_another_database_is_the_handlers(app: Queuert, place: str) 
 
     import psycopg
 
-    postgres = app._engine.database.dialect == "postgres"
+    postgres = app._context.database.dialect == "postgres"
 
     @app.job("elsewhere", max_attempts=1)
     def elsewhere(job: RunningJob[None]) -> None:

@@ -58,13 +58,13 @@ def test_one_statement_renews_all_leases(app: Queuert, monkeypatch: pytest.Monke
 
     chains = [app.start_chain(long) for _ in range(8)]
     renewals: list[int] = []
-    renew = app._engine.repository.renew_leases
+    renew = app._context.repository.renew_leases
 
     def counted(session: Any, worker: str, items: Any) -> set[str]:
         renewals.append(len(items))
         return renew(session, worker, items)
 
-    monkeypatch.setattr(app._engine.repository, "renew_leases", counted)
+    monkeypatch.setattr(app._context.repository, "renew_leases", counted)
     with app.worker(concurrency=8) as worker:
         worker.events.watch()
         eventually(lambda: all(status(app, chain.id) == "running" for chain in chains))
@@ -244,7 +244,7 @@ def test_a_slow_renewal_does_not_extend_trust(app: Queuert, monkeypatch: pytest.
         release.wait(20)
 
     chain = app.start_chain(long)
-    repository = app._engine.repository
+    repository = app._context.repository
     renew = repository.renew_leases
     spans: list[tuple[float, float]] = []
 
@@ -311,7 +311,7 @@ def test_a_locked_row_is_not_a_lost_lease(pg_url: str) -> None:
 
 
 def test_a_long_block_delays_renewals_and_nobody_reaps_meanwhile(app: Queuert) -> None:
-    database: Any = app._engine.database
+    database: Any = app._context.database
     if database.dialect != "sqlite":
         pytest.skip("only one writer at a time is SQLite's way")
     entered, leave = threading.Event(), threading.Event()

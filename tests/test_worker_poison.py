@@ -24,7 +24,7 @@ def test_input_that_no_longer_decodes_fails_at_once_and_alone(app: Queuert) -> N
     with app.transaction() as tx:
         tx.execute("CREATE TABLE ledger (n integer)")
 
-    other = Queuert(app._engine.database)
+    other = Queuert(app._context.database)
     ran = []
 
     @other.job("strict")

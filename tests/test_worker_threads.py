@@ -87,7 +87,7 @@ def test_five_hundred_starts_leak_nothing(app: Queuert) -> None:
     gc.collect()
     eventually(lambda: threading.active_count() <= threads)
     eventually(lambda: open_files() <= files + 2)
-    database: Any = app._engine.database
+    database: Any = app._context.database
     assert getattr(database, "_reserved", 0) == 0
 
 
@@ -120,7 +120,7 @@ def test_a_thread_that_dies_takes_the_worker_down_with_its_error(
         elif role == "slots":
             crew._slots._work = broken
         else:
-            monkeypatch.setattr(app._engine.repository, "lock_expired", broken)
+            monkeypatch.setattr(app._context.repository, "lock_expired", broken)
         app.start_chain("job")
         eventually(lambda: worker.error is not None)
         leave.set()
@@ -252,7 +252,7 @@ def test_chores_are_called_again_and_again_and_harm_nobody(app: Queuert, caplog:
         stopping.set()
 
     app.job("job")(lambda job: "ran")
-    worker = Worker(app._engine, app._chains, reap_interval=0.05, housekeeping=[failing, endless])
+    worker = Worker(app._context, app._chains, reap_interval=0.05, housekeeping=[failing, endless])
     worker.events.watch()
     with worker:
         assert stuck.wait(10)

@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from queuert.chains.read import _names
-from queuert.context import Engine
+from queuert.context import Context
 from queuert.errors import JobNotFoundError
 from queuert.model import Attempt, Job, Status, TimelineEntry
 from queuert.storage.protocol import Session
-from queuert.storage.repository import Running
+from queuert.storage.records import Running
 
 LONGEST_RUNNING: Final = 20
 SHARE: Final = 500
@@ -76,28 +76,28 @@ class _Counted:
 class History:
     """Reads what happened."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._repository = engine.repository
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._repository = context.repository
 
     def attempts(self, id: object, conn: object | None) -> list[Attempt]:
-        identity = self._engine.ids.check(id)
+        identity = self._context.ids.check(id)
 
         def work(session: Session) -> list[Attempt]:
             self._job(session, identity)
             return self._repository.list_attempts(session, identity)
 
-        return self._engine.read(conn, work)
+        return self._context.read(conn, work)
 
     def timeline(self, id: object, conn: object | None) -> list[TimelineEntry]:
-        identity = self._engine.ids.check(id)
+        identity = self._context.ids.check(id)
 
         def work(session: Session) -> list[TimelineEntry]:
             job = self._job(session, identity)
             attempts = self._repository.list_attempts(session, identity)
             return _timeline(job, attempts, self._repository.list_events(session, identity))
 
-        return self._engine.read(conn, work)
+        return self._context.read(conn, work)
 
     def _job(self, session: Session, identity: str) -> Job:
         job = self._repository.get_jobs(session, [identity]).get(identity)
@@ -113,7 +113,7 @@ class History:
             raise TypeError(f"count_limit must be a whole number or None, not {count_limit!r}.")
         if count_limit is not None and count_limit < 1:
             raise ValueError(f"count_limit must be at least 1, or None to count all, not {count_limit}.")
-        return self._engine.read(conn, lambda session: self._stats(session, wanted, count_limit, share))
+        return self._context.read(conn, lambda session: self._stats(session, wanted, count_limit, share))
 
     def _stats(self, session: Session, wanted: list[str] | None, limit: int | None, share: int) -> Stats:
         repository = self._repository

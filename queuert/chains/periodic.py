@@ -19,8 +19,9 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Final, Literal, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from queuert.chains.start import NewChain, Starter
-from queuert.context import Engine
+from queuert.chains.new_chain import NewChain
+from queuert.chains.start import Starter
+from queuert.context import Context
 from queuert.job_types import JobType, check_blockers, check_entry, check_name
 from queuert.options import Duration, seconds
 from queuert.storage.protocol import Session
@@ -100,8 +101,8 @@ class PeriodicStatus:
 class Ticker:
     """Starts the chains that are due by schedule."""
 
-    def __init__(self, engine: Engine, starter: Starter) -> None:
-        self._engine = engine
+    def __init__(self, context: Context, starter: Starter) -> None:
+        self._context = context
         self._starter = starter
         self._all: dict[str, Periodic] = {}
         self._look_at = 0.0
@@ -123,14 +124,14 @@ class Ticker:
         key = check_name(job_type.name if name is None else name)
         if key in self._all:
             raise ValueError(f"There is a schedule {key!r} already: give this one another name=.")
-        check_entry(self._engine.types.get(job_type))
+        check_entry(self._context.types.get(job_type))
         check_blockers(job_type, [])
-        self._engine.encode_input(job_type, input)
+        self._context.payloads.encode_input(job_type, input)
         self._all[key] = Periodic(key, job_type, _parse(schedule, tz), _describe(schedule, tz), input, missed)
 
     def status(self) -> list[PeriodicStatus]:
         """Every schedule of this app."""
-        now, rows = self._engine.read(None, self._noted)
+        now, rows = self._context.read(None, self._noted)
         found = []
         for periodic in self._all.values():
             last, following = rows.get(periodic.name, (None, None))
@@ -141,11 +142,11 @@ class Ticker:
 
     def noted(self) -> list[PeriodicStatus]:
         """Every schedule that workers have noted in the database, whoever's it is."""
-        _, rows = self._engine.read(None, self._noted)
+        _, rows = self._context.read(None, self._noted)
         return [PeriodicStatus(name, None, None, *times) for name, times in rows.items()]
 
     def _noted(self, session: Session) -> tuple[datetime, dict[str, tuple[datetime | None, datetime | None]]]:
-        repository = self._engine.repository
+        repository = self._context.repository
         rows = [row for row in repository.list_singletons(session) if row[0].startswith(PREFIX)]
         return repository.clock(session), {row[0].removeprefix(PREFIX): (row[3], row[4]) for row in rows}
 
@@ -153,7 +154,7 @@ class Ticker:
         """Start what is due: called about once a second by every worker."""
         if not self._all or time.monotonic() < self._look_at:
             return
-        with self._engine.database.read() as session:
+        with self._context.database.read() as session:
             now, noted = self._noted(session)
         waits = [GRACE]
         for periodic in tuple(self._all.values()):
@@ -181,12 +182,12 @@ class Ticker:
 
         def work(session: Session) -> bool:
             name = PREFIX + periodic.name
-            moved = self._engine.repository.advance_singleton(session, name, due, following, ran=bool(chains))
+            moved = self._context.repository.advance_singleton(session, name, due, following, ran=bool(chains))
             if moved:
                 self._starter.start_in(session, chains)
             return moved
 
-        if self._engine.database.run(work) and chains:
+        if self._context.database.run(work) and chains:
             about = {"event": "schedule_ticked", "schedule": periodic.name, "type_name": periodic.job_type.name}
             logger.info("Started %d chains of %r by schedule.", len(chains), periodic.job_type.name, extra=about)
         return following

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from queuert.chains.start import chain_id
-from queuert.context import Engine
+from queuert.chains.new_chain import chain_id
+from queuert.context import Context
 from queuert.errors import (
     ChainCancelledError,
     ChainFailedError,
@@ -30,7 +30,7 @@ from queuert.model import Chain, Job, Page, Status
 from queuert.notify.protocol import Channel, Notice
 from queuert.options import Duration, instant, seconds
 from queuert.storage.protocol import Session
-from queuert.storage.repository import iso
+from queuert.storage.records import iso
 
 T = TypeVar("T", Job, Chain)
 
@@ -43,50 +43,50 @@ UNCOMPLETED: Final = tuple(status.value for status in Status if status is not St
 class Reader:
     """Reads chains and jobs of one app."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._repository = engine.repository
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._repository = context.repository
 
     # Single records
 
     def job(self, id: object, type_name: JobTypeOrName | None, conn: object | None) -> Job | None:
-        identity = self._engine.ids.check(id)
-        found = self._engine.read(conn, lambda session: self._repository.get_jobs(session, [identity])).get(identity)
+        identity = self._context.ids.check(id)
+        found = self._context.read(conn, lambda session: self._repository.get_jobs(session, [identity])).get(identity)
         if found is None:
             return None
         check_type(identity, type_name, found.type_name)
-        return self._engine.decode_job(found)
+        return self._context.payloads.decode_job(found)
 
     def chain(self, ref: object, type_name: JobTypeOrName | None, conn: object | None) -> Chain | None:
-        identity = self._engine.ids.check(chain_id(ref))
-        found = self._engine.read(conn, lambda session: self._repository.get_chains(session, [identity])).get(identity)
+        identity = self._context.ids.check(chain_id(ref))
+        found = self._context.read(conn, lambda session: self._repository.get_chains(session, [identity])).get(identity)
         if found is None:
             return None
         check_type(identity, type_name, found.type_name)
-        return self._engine.decode_chain(found)
+        return self._context.payloads.decode_chain(found)
 
     def job_blockers(self, id: object, conn: object | None) -> list[Chain]:
-        identity = self._engine.ids.check(id)
+        identity = self._context.ids.check(id)
 
         def work(session: Session) -> list[Chain]:
             found = self._repository.get_blockers(session, [identity]).get(identity)
             if found is None and not self._repository.get_jobs(session, [identity]):
                 raise JobNotFoundError(identity)
-            return [self._engine.decode_chain(chain) for chain in found or []]
+            return [self._context.payloads.decode_chain(chain) for chain in found or []]
 
-        return self._engine.read(conn, work)
+        return self._context.read(conn, work)
 
     def connected(self, ref: object, conn: object | None) -> list[Chain]:
-        identity = self._engine.ids.check(chain_id(ref))
+        identity = self._context.ids.check(chain_id(ref))
 
         def work(session: Session) -> list[Chain]:
             self._require_chain(session, identity)
             ids = [other for other in self._repository.connected_chains(session, [identity]) if other != identity]
             found = self._repository.get_chains(session, ids) if ids else {}
             chains = sorted(found.values(), key=lambda chain: (chain.created_at, chain.id))
-            return [self._engine.decode_chain(chain) for chain in chains]
+            return [self._context.payloads.decode_chain(chain) for chain in chains]
 
-        return self._engine.read(conn, work)
+        return self._context.read(conn, work)
 
     def _require_chain(self, session: Session, identity: str) -> None:
         if identity not in self._repository.get_chains(session, [identity]):
@@ -110,12 +110,12 @@ class Reader:
         limit: int,
         conn: object | None,
     ) -> Page[Job]:
-        page = _Page("jobs", order, cursor, limit, self._engine)
+        page = _Page("jobs", order, cursor, limit, self._context)
         named = self._ids(job_ids, chain_ids)
         filters = {
             **page.params(),
-            "chain_types": _json(_names(chain_types, "chain_types")),
-            "error_codes": _json(_codes(error_codes)),
+            "chain_types": _names(chain_types, "chain_types"),
+            "error_codes": _codes(error_codes),
             "since": _time(since, "since"),
             "until": _time(until, "until"),
         }
@@ -128,22 +128,15 @@ class Reader:
                 if jobs is not None and chains is not None:
                     both = self._named_in_both(session, jobs, chains)
                     jobs, chains = [job.id for job in both], None
-                return self._repository.list_jobs_named(
-                    session,
-                    order,
-                    **filters,
-                    job_ids=_json(jobs or []),
-                    chain_ids=_json(chains or []),
-                    types=_json(wanted),
-                    statuses=_json(states),
-                )
+                ids = {"job_ids": jobs or [], "chain_ids": chains or []}
+                return self._repository.list_jobs(session, order, **filters, **ids, types=wanted, statuses=states)
             known = self._repository.job_types(session) if wanted is None else wanted
-            return self._repository.list_jobs(session, order, **filters, types=_json(known), statuses=_json(states or possible))
+            return self._repository.list_jobs(session, order, **filters, types=known, statuses=states or possible)
 
-        if _nothing(wanted, states, named) or "[]" in (filters["chain_types"], filters["error_codes"]):
+        if _nothing(wanted, states, named) or [] in (filters["chain_types"], filters["error_codes"]):
             return Page([], None)
-        jobs = self._engine.read(conn, work)
-        return page.of([self._engine.decode_job(job) for job in jobs], lambda job: (job.created_at, job.id))
+        jobs = self._context.read(conn, work)
+        return page.of([self._context.payloads.decode_job(job) for job in jobs], lambda job: (job.created_at, job.id))
 
     def list_chains(
         self,
@@ -161,12 +154,12 @@ class Reader:
         limit: int,
         conn: object | None,
     ) -> Page[Chain]:
-        page = _Page("chains", order, cursor, limit, self._engine)
+        page = _Page("chains", order, cursor, limit, self._context)
         named = self._ids(job_ids, chain_ids)
         filters = {
             **page.params(),
             "root_only": bool(root_only),
-            "error_codes": _json(_codes(error_codes)),
+            "error_codes": _codes(error_codes),
             "since": _time(since, "since"),
             "until": _time(until, "until"),
         }
@@ -179,46 +172,37 @@ class Reader:
                 if jobs is not None and chains is not None:
                     both = self._named_in_both(session, jobs, chains)
                     jobs, chains = None, [job.chain_id for job in both]
-                return self._repository.list_chains_named(
-                    session,
-                    order,
-                    **filters,
-                    job_ids=_json(jobs or []),
-                    chain_ids=_json(chains or []),
-                    types=_json(wanted),
-                    statuses=_json(states),
-                )
+                ids = {"job_ids": jobs or [], "chain_ids": chains or []}
+                return self._repository.list_chains(session, order, **filters, **ids, types=wanted, statuses=states)
             known = self._repository.chain_types(session) if wanted is None else wanted
-            return self._repository.list_chains(
-                session, order, **filters, types=_json(known), statuses=_json(states or possible)
-            )
+            return self._repository.list_chains(session, order, **filters, types=known, statuses=states or possible)
 
-        if _nothing(wanted, states, named) or filters["error_codes"] == "[]":
+        if _nothing(wanted, states, named) or filters["error_codes"] == []:
             return Page([], None)
-        chains = self._engine.read(conn, work)
-        return page.of([self._engine.decode_chain(chain) for chain in chains], lambda c: (c.created_at, c.id))
+        chains = self._context.read(conn, work)
+        return page.of([self._context.payloads.decode_chain(chain) for chain in chains], lambda c: (c.created_at, c.id))
 
     def list_chain_jobs(self, ref: object, order: str, cursor: str | None, limit: int, conn: object | None) -> Page[Job]:
-        identity = self._engine.ids.check(chain_id(ref))
-        page = _Page("chain-jobs", order, cursor, limit, self._engine)
+        identity = self._context.ids.check(chain_id(ref))
+        page = _Page("chain-jobs", order, cursor, limit, self._context)
         after = page.index()
 
         def work(session: Session) -> list[Job]:
             self._require_chain(session, identity)
             return self._repository.list_chain_jobs(session, order, chain_id=identity, index=after, limit=page.limit + 1)
 
-        jobs = [self._engine.decode_job(job) for job in self._engine.read(conn, work)]
+        jobs = [self._context.payloads.decode_job(job) for job in self._context.read(conn, work)]
         return page.of(jobs, lambda job: (job.chain_index, job.id))
 
     def list_blocked_jobs(self, ref: object, order: str, cursor: str | None, limit: int, conn: object | None) -> Page[Job]:
-        identity = self._engine.ids.check(chain_id(ref))
-        page = _Page("blocked-jobs", order, cursor, limit, self._engine)
+        identity = self._context.ids.check(chain_id(ref))
+        page = _Page("blocked-jobs", order, cursor, limit, self._context)
 
         def work(session: Session) -> list[Job]:
             self._require_chain(session, identity)
             return self._repository.list_blocked_jobs(session, order, chain_id=identity, **page.params())
 
-        jobs = [self._engine.decode_job(job) for job in self._engine.read(conn, work)]
+        jobs = [self._context.payloads.decode_job(job) for job in self._context.read(conn, work)]
         return page.of(jobs, lambda job: (job.created_at, job.id))
 
     def _ids(
@@ -226,7 +210,7 @@ class Reader:
     ) -> tuple[list[str] | None, list[str] | None] | None:
         if job_ids is None and chain_ids is None:
             return None
-        check = self._engine.ids.check
+        check = self._context.ids.check
         return (
             None if job_ids is None else [check(getattr(ref, "id", ref)) for ref in _listed(job_ids, "job_ids")],
             None if chain_ids is None else [check(chain_id(ref)) for ref in _listed(chain_ids, "chain_ids")],
@@ -240,7 +224,7 @@ class Reader:
     # Waiting
 
     def wait_for(self, ref: object, *, timeout: Duration | None, poll_interval: Duration, raise_on_failure: bool) -> Chain:
-        identity = self._engine.ids.check(chain_id(ref))
+        identity = self._context.ids.check(chain_id(ref))
         limit = None if timeout is None else seconds(timeout, "timeout")
         poll = seconds(poll_interval, "poll_interval", positive=True)
         deadline = None if limit is None else time.monotonic() + limit
@@ -250,7 +234,7 @@ class Reader:
             if notice.payload in ("", identity):
                 changed.set()
 
-        with self._engine.notifier.subscribe(look_again, channels={Channel.CHAIN_CLOSED}):
+        with self._context.notifier.subscribe(look_again, channels={Channel.CHAIN_CLOSED}):
             while True:
                 changed.clear()
                 chain = self.chain(identity, None, None)
@@ -278,7 +262,7 @@ def _closed(chain: Chain, raise_on_failure: bool) -> Chain:
 class _Page:
     """The limits of one page, and the cursor to the next."""
 
-    def __init__(self, listing: str, order: str, cursor: str | None, limit: int, engine: Engine) -> None:
+    def __init__(self, listing: str, order: str, cursor: str | None, limit: int, context: Context) -> None:
         if order not in ("asc", "desc"):
             raise ValueError(f"order must be 'asc' or 'desc', not {order!r}.")
         if isinstance(limit, bool) or not isinstance(limit, int):
@@ -287,7 +271,7 @@ class _Page:
             raise ValueError(f"limit must be from 1 to {MAX_LIMIT}, not {limit}.")
         self.limit = limit
         self._listing = f"{listing}-{order}"
-        self._position = None if cursor is None else self._read(cursor, engine)
+        self._position = None if cursor is None else self._read(cursor, context)
 
     def params(self) -> dict[str, object]:
         at, identity = self._position or (None, None)
@@ -313,7 +297,7 @@ class _Page:
         text = json.dumps(value, separators=(",", ":"))
         return Page(shown, base64.urlsafe_b64encode(text.encode()).decode().rstrip("="))
 
-    def _read(self, cursor: object, engine: Engine) -> tuple[Any, str]:
+    def _read(self, cursor: object, context: Context) -> tuple[Any, str]:
         if not isinstance(cursor, str):
             raise TypeError(f"cursor must be a string, not {type(cursor).__name__}.")
         try:
@@ -323,7 +307,7 @@ class _Page:
                 raise InvalidCursorError("The cursor belongs to another listing or order: start that one again without it.")
             if isinstance(at, str):
                 datetime.fromisoformat(at[:-1])
-            return at, engine.ids.check(identity)
+            return at, context.ids.check(identity)
         except InvalidCursorError:
             raise
         except (ValueError, TypeError, binascii.Error, RecursionError) as error:
@@ -371,10 +355,6 @@ def _codes(codes: Iterable[str] | None) -> list[str] | None:
 
 def _time(value: datetime | None, name: str) -> str | None:
     return None if value is None else iso(instant(value, name))
-
-
-def _json(values: Sequence[str] | None) -> str | None:
-    return None if values is None else json.dumps(list(values))
 
 
 def _nothing(

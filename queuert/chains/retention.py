@@ -19,9 +19,8 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from queuert.context import Engine
+from queuert.context import Context
 from queuert.options import Duration, Retention, seconds
-from queuert.sqlite.database import SqliteDatabase
 from queuert.storage.protocol import Session
 
 logger = logging.getLogger("queuert.retention")
@@ -31,8 +30,6 @@ BATCH: Final = 100  # chains a transaction; the p95 of claims beside it, on SQLi
 LONG: Final = 0.02  # seconds in a transaction: longer ones, of chains with many jobs, are cut in half
 REST: Final = 1.0  # times as long as the batch took; without a rest claims take 3.5 times as long
 LEAST_REST: Final = 0.02
-CHECKPOINT_TRIES: Final = 3  # a reader may be in the way
-CHECKPOINT_PAUSE: Final = 0.2
 TASK: Final = "queuert:cleanup"
 EVERY: Final = 60.0
 LEASE: Final = 300.0
@@ -45,11 +42,10 @@ Position = tuple[datetime, str]
 class Cleaner:
     """Deletes what the policy lets go."""
 
-    def __init__(self, engine: Engine, retention: Retention) -> None:
-        self._engine = engine
+    def __init__(self, context: Context, retention: Retention) -> None:
+        self._context = context
         self._retention = retention
         self._look_at = 0.0
-        self._vacuums = True
         self._unfinished: tuple[str, str] | None = None
 
     @property
@@ -72,7 +68,7 @@ class Cleaner:
         deadline = None if max_seconds is None else time.monotonic() + seconds(max_seconds, "max_seconds")
         stop = stop or threading.Event()
         deleted = {"completed": 0, "failed": 0, "cancelled": 0}
-        types = self._engine.read(None, self._engine.repository.chain_types)
+        types = self._context.read(None, self._context.repository.chain_types)
         kinds = [(status, age, type_name) for status, age in policy.as_seconds().items() for type_name in types]
         # One that was cut short is taken up where it ended, or the first kinds might use up all the time, every time.
         first = next((n for n, (status, _, type_name) in enumerate(kinds) if (status, type_name) == self._unfinished), 0)
@@ -95,11 +91,11 @@ class Cleaner:
 
     def _batches(self, type_name: str, status: str, age: float) -> Iterator[int]:
         """Deletes a batch each time it is asked; how many that were, 0 after a page of chains that stay."""
-        repository, size = self._engine.repository, BATCH
+        repository, size = self._context.repository, BATCH
         position: Position | None = None
         while True:
             look = partial(repository.expired_chains, type_name=type_name, status=status, age=age, after=position, limit=PAGE)
-            page = self._engine.read(None, look)
+            page = self._context.read(None, look)
             start = 0
             while start < len(page):
                 batch = page[start : start + size]
@@ -115,7 +111,7 @@ class Cleaner:
 
     def _delete(self, going: Sequence[str], where: tuple[str, str, float, Position | None, int]) -> tuple[int, float]:
         """Delete those of a batch that may still go; how many, and how long it took once it was its turn."""
-        repository = self._engine.repository
+        repository = self._context.repository
 
         def work(session: Session) -> tuple[int, float]:
             # Their first jobs stand for them: who retries, deletes or names one as a blocker locks that.
@@ -125,26 +121,18 @@ class Cleaner:
             gone = repository.delete_chains(session, [chain_id for chain_id in going if chain_id in locked & still])
             return len(gone), time.monotonic() - started
 
-        return self._engine.write(None, work)
+        return self._context.write(None, work)
 
     def tidy(self, stop: threading.Event | None = None) -> None:
-        """Give the space back, on a file: its free pages, and the write-ahead log's."""
-        database = self._engine.database
-        if not isinstance(database, SqliteDatabase):
-            return
-        # One that cannot be vacuumed in passing has said so: once is enough.
-        self._vacuums = self._vacuums and database.vacuum(stop=stop)
-        stop = stop or threading.Event()
-        for _ in range(CHECKPOINT_TRIES):
-            if database.checkpoint() or stop.wait(CHECKPOINT_PAUSE):
-                return
+        """Give the space back, where the database does not do so by itself."""
+        self._context.database.tidy(self._context.names, stop or threading.Event())
 
     def run_if_due(self, stop: threading.Event, owner: str) -> None:
         """Clean up once a minute, in one process at a time: called now and then by every worker."""
         if time.monotonic() < self._look_at or not self._retention.as_seconds():
             return
         self._look_at = time.monotonic() + EVERY * random.uniform(0.5, 1.0)  # asking is a write, so not all the time
-        repository, database = self._engine.repository, self._engine.database
+        repository, database = self._context.repository, self._context.database
         if database.run(lambda session: repository.take_singleton(session, TASK, owner, LEASE), single=True) is None:
             return
         deleted = self.clean(stop=stop, max_seconds=LEASE / 2)

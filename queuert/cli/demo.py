@@ -27,7 +27,7 @@ from queuert.cli.parser import add_command
 from queuert.cli.shop import Order, charge_card, pack_item, print_label, refund, send_invoice
 from queuert.cli.show import draw_timeline, read_story
 from queuert.cli.values import lasting
-from queuert.storage.sqlfiles import TABLES
+from queuert.storage.names import TABLES
 from queuert.storage.urls import parse_target, safe_url
 
 PATIENCE: Final = 20.0

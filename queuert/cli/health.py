@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from queuert import Queuert, SchemaVersionError, UnsupportedDatabaseError
-from queuert.app import engine_of
+from queuert.app import context_of
 from queuert.cli.exits import OK, REFUSED, UsageError
 from queuert.cli.loading import open_app
 from queuert.cli.messages import hide_secrets, message_of
@@ -93,8 +93,8 @@ def _waiting(app: Queuert, args: argparse.Namespace) -> Check:
 
 
 def _leases(app: Queuert, args: argparse.Namespace) -> Check:
-    engine = engine_of(app)
-    limit = engine.read(None, engine.repository.clock) - timedelta(seconds=args.max_overdue)
+    context = context_of(app)
+    limit = context.read(None, context.repository.clock) - timedelta(seconds=args.max_overdue)
     overdue = running = 0
     cursor: str | None = None
     for _ in range(PAGES):

@@ -12,13 +12,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from queuert import Queuert
-from queuert.app import engine_of
+from queuert.app import context_of
 from queuert.cli.exits import CommandError, UsageError
-from queuert.storage.urls import MEMORY
 
 
 @contextmanager
@@ -112,8 +110,8 @@ def _a(found: object) -> str:
 
 def _refuse_missing_file(app: Queuert) -> None:
     """Looking at a file that is not there would make an empty one."""
-    path = getattr(engine_of(app).database, "path", None)
-    if app.dialect == "sqlite" and isinstance(path, str) and path != MEMORY and not Path(path).exists():
+    path = context_of(app).database.missing_file()
+    if path is not None:
         raise CommandError(f"There is no database file {path}: `queuert migrate` makes one.")
 
 

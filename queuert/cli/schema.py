@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from queuert.app import engine_of
+from queuert.app import context_of
 from queuert.cli.exits import OK, REFUSED, UsageError
 from queuert.cli.loading import load_app, named, open_app
 from queuert.cli.output import Output
 from queuert.cli.parser import add_command
-from queuert.sqlite.database import SqliteDatabase
-from queuert.storage import sqlfiles
-from queuert.storage.sqlfiles import Names
+from queuert.postgres.dialect import POSTGRES
+from queuert.sqlite.dialect import SQLITE
+from queuert.storage import loader
+from queuert.storage.loader import Dialect
+from queuert.storage.names import Names
 from queuert.storage.urls import parse_target
+
+DIALECTS: Final = {dialect.name: dialect for dialect in (POSTGRES, SQLITE)}
 
 
 def add(commands: Any) -> None:
@@ -28,7 +32,7 @@ def add(commands: Any) -> None:
             queuert sql --app shop:app
             queuert sql --dialect postgres --schema jobs | psql shop""",
     )
-    sql.add_argument("--dialect", choices=sqlfiles.DIALECTS, help="without --app or --url: for which database")
+    sql.add_argument("--dialect", choices=sorted(DIALECTS), help="without --app or --url: for which database")
     sql.set_defaults(run=run_sql)
 
     vacuum = add_command(
@@ -51,42 +55,38 @@ def run_sql(args: argparse.Namespace) -> int:
     return OK
 
 
-def schema_statements(dialect: str, names: Names) -> Iterator[str]:
+def schema_statements(dialect: Dialect, names: Names) -> Iterator[str]:
     """What brings an empty database to the newest version, the notes of what was applied included."""
-    queries = sqlfiles.queries(dialect, names)
-    yield "BEGIN"
+    queries = loader.queries(dialect, names)
     for name in ("create_migration_schema", "create_migration_table"):
-        yield from (_for_people(part, dialect) for part in queries[name].parts)
-    (record,) = queries["record_migration"].parts
-    for migration in sqlfiles.migrations(dialect, names):
-        yield from migration.statements
+        if name in queries:
+            yield from queries[name].statements
+    (record,) = queries["record_migration"].statements
+    for migration in loader.migrations(dialect, names):
+        alone = any("CONCURRENTLY" in statement for statement in migration.statements)  # cannot be in a transaction
         # The name of a file of ours: letters, digits and underscores.
-        literal = f"'{migration.name}'"
-        yield _for_people(record.replace("%(name)s" if dialect == "postgres" else ":name", literal), dialect)
-    yield "COMMIT"
+        note = record.replace("$1" if dialect.numbered else ":name", f"'{migration.name}'")
+        yield from (*migration.statements, note) if alone else ("BEGIN", *migration.statements, note, "COMMIT")
+    for function in loader.functions(dialect, names):
+        yield from function.statements
 
 
-def _for_people(statement: str, dialect: str) -> str:
-    """Undo what psycopg wants: every % written twice."""
-    return statement.replace("%%", "%") if dialect == "postgres" else statement
-
-
-def _which(args: argparse.Namespace) -> tuple[str, Names]:
+def _which(args: argparse.Namespace) -> tuple[Dialect, Names]:
     spec, url = named(args) if args.dialect is None or args.app or args.url else (None, None)
     given = {"prefix": args.prefix, "schema": args.schema, "id_type": args.id_type}
     options = {name: value for name, value in given.items() if value is not None}
     if spec is not None:
         if options or args.dialect:
             raise UsageError("--dialect, --prefix, --schema and --id-type do not go with --app: it has its own.")
-        app = load_app(spec)
-        return app.dialect, engine_of(app).repository.names
+        context = context_of(load_app(spec))
+        return context.database.dialect, context.names
     dialect = args.dialect if url is None else parse_target(url).dialect
     if dialect is None:
         raise UsageError("For which database? Pass --dialect, --app or --url.")
     if args.dialect not in (None, dialect):
         raise UsageError(f"--dialect {args.dialect} and a URL of {dialect} exclude each other.")
     try:
-        return dialect, Names(**options)
+        return DIALECTS[dialect], Names(**options)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -94,20 +94,12 @@ def _which(args: argparse.Namespace) -> tuple[str, Names]:
 def run_vacuum(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
-        database = engine_of(app).database
-        if isinstance(database, SqliteDatabase):
-            before = _size(database)
-            if not database.vacuum(full=args.full):
-                out.line("This file was not made with incremental auto-vacuum: --full rewrites it once, and turns it on.")
-                return REFUSED
-            database.checkpoint()
-            out.line(f"Done: the file has {_size(database):,} bytes, and had {before:,}.")
-        else:
-            app.vacuum(full=args.full)
-            out.line("Done.")
+        context = context_of(app)
+        before = context.database.file_size()
+        if not context.database.vacuum(context.names, full=args.full):
+            out.line("This file was not made with incremental auto-vacuum: --full rewrites it once, and turns it on.")
+            return REFUSED
+        context.database.tidy(context.names, threading.Event())
+        now = context.database.file_size()
+        out.line("Done." if now is None else f"Done: the file has {now:,} bytes, and had {before:,}.")
     return OK
-
-
-def _size(database: SqliteDatabase) -> int:
-    path = Path(database.path)
-    return path.stat().st_size if path.exists() else 0

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from queuert import DatabaseUnavailableError, Queuert
-from queuert.app import engine_of
+from queuert.app import context_of
 from queuert.cli import stats
 from queuert.cli.exits import OK
 from queuert.cli.loading import open_app
@@ -72,7 +72,7 @@ def _frame(app: Queuert, args: argparse.Namespace, live: bool) -> str:
     try:
         _draw(out, app, args)
     except Exception as error:
-        if not isinstance(error, DatabaseUnavailableError) and not engine_of(app).database.is_transient(error):
+        if not isinstance(error, DatabaseUnavailableError) and not context_of(app).database.is_transient(error):
             raise
         # A database that is restarting comes back.
         out.line(Cell(hide_secrets(message_of(error)), "red"))

@@ -9,7 +9,6 @@ What a database itself can carry is in its package: `queuert.postgres.listener`,
 
 from queuert.notify.in_process import InProcessNotifier
 from queuert.notify.protocol import Callback, Channel, Notice, Notifier, Subscription
-from queuert.sqlite.watcher import SqliteFileNotifier
 
 __all__ = [
     "Callback",
@@ -17,6 +16,5 @@ __all__ = [
     "InProcessNotifier",
     "Notice",
     "Notifier",
-    "SqliteFileNotifier",
     "Subscription",
 ]

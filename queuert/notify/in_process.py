@@ -35,10 +35,10 @@ class InProcessNotifier(Notifier):
     def publish(self, notices: Iterable[Notice]) -> None:
         self._buses.get().deliver(notices)
 
-    def tell(self, channel: Channel, payloads: Callable[[], Sequence[str]]) -> None:
+    def publish_all(self, channel: Channel, payloads: Sequence[str]) -> None:
         bus = self._buses.get()
-        if bus.has_subscribers(channel):  # most chains end with nobody waiting for them
-            bus.deliver(Notice(channel, payload) for payload in payloads())
+        if bus.has_subscribers(channel):
+            bus.deliver(Notice(channel, payload) for payload in payloads)
 
     def subscribe(self, callback: Callback, *, channels: Container[Channel]) -> Subscription:
         return self._buses.get().subscribe(callback, channels)

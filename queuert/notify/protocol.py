@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -37,6 +38,35 @@ class Notice(NamedTuple):
 ANYTHING = tuple(Notice(channel, "") for channel in Channel)
 """What is delivered when something may have been missed."""
 
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a transaction has changed that others wait for; called when it is committed."""
+
+    notifier: Notifier = field(repr=False)
+    # The types that have jobs to claim.
+    ready: tuple[str, ...] = ()
+    # The chains that have closed.
+    closed: tuple[str, ...] = ()
+    # The jobs that were taken from their workers.
+    lost: tuple[str, ...] = ()
+
+    def __call__(self) -> None:
+        if self.ready or self.lost:
+            self.notifier.publish(self._urgent())
+        if self.closed:
+            self.notifier.publish_all(Channel.CHAIN_CLOSED, self.closed)
+
+    def notices(self) -> list[Notice]:
+        return [*self._urgent(), *(Notice(Channel.CHAIN_CLOSED, chain_id) for chain_id in self.closed)]
+
+    def _urgent(self) -> list[Notice]:
+        return [
+            *(Notice(Channel.SCHEDULED, type_name) for type_name in self.ready),
+            *(Notice(Channel.OWNERSHIP_LOST, job_id) for job_id in self.lost),
+        ]
+
+
 Callback = Callable[[Notice], None]
 """Called in a thread that is not its own: it sets an event, and neither blocks nor queries."""
 
@@ -60,6 +90,9 @@ class Subscription:
 class Notifier(ABC):
     """Carries notices between the threads of this process and, if it can, between processes. Thread-safe."""
 
+    # Whether a statement of ours can tell others itself, on the channels of the database.
+    tells_in_transaction = False
+
     @abstractmethod
     def publish(self, notices: Iterable[Notice]) -> None:
         """After a commit of ours: tell this process at once, and others soon.
@@ -67,9 +100,9 @@ class Notifier(ABC):
         Never raises, never waits for I/O. Duplicates are sent once.
         """
 
-    def tell(self, channel: Channel, payloads: Callable[[], Sequence[str]]) -> None:
-        """The same for many payloads of one channel, which are asked for only if somebody may want to know."""
-        self.publish(Notice(channel, payload) for payload in payloads())
+    def publish_all(self, channel: Channel, payloads: Sequence[str]) -> None:
+        """Publish many payloads of one channel. Most chains close with nobody waiting for them."""
+        self.publish(Notice(channel, payload) for payload in payloads)
 
     @abstractmethod
     def subscribe(self, callback: Callback, *, channels: Container[Channel]) -> Subscription:

@@ -1,7 +1,6 @@
 """A transaction for user code, on a connection of the pool.
 
-It refuses `commit()` and `rollback()`, which are the block's, and a child that was forked inside it does not end it. On a
-connection of our own the last query may carry the COMMIT along.
+It refuses `commit()` and `rollback()`, which are the block's, and a child that was forked inside it does not end it.
 """
 
 from __future__ import annotations
@@ -13,29 +12,36 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import pq
+from psycopg.rows import tuple_row
 
+from queuert.errors import StaleSnapshotError, TransactionMisuseError
 from queuert.hooks import Hooks
-from queuert.postgres.direct import OwnConnection, open_inside
-from queuert.postgres.session import BlockSession, Connection
-from queuert.postgres.transaction import begin, check_still_open, commit
-from queuert.sqlite.guard import TransactionMisuseError
+from queuert.postgres.connection import OwnConnection
+from queuert.postgres.errors import FIXED_SNAPSHOT, LEASE_LOST
+from queuert.postgres.session import BlockSession, Connection, OurCursor, sync
+from queuert.postgres.transaction import begin, check_still_open
+from queuert.storage.loader import Query
+from queuert.storage.protocol import ABOVE_READ_COMMITTED, Block, Commit, Committed, Params, Row
 
 if TYPE_CHECKING:
     from queuert.postgres.database import PostgresDatabase
 
 BEGIN_TRIES: Final = 3
+CAN_PIPELINE: Final = psycopg.Pipeline.is_supported()
 _UNCHANGED: Final = object()
 
 
-class Block:
+class PostgresBlock(Block):
     """Entered and left by one thread."""
+
+    session: BlockSession
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
         self._hooks = Hooks()
         self._pid = os.getpid()
+        # psycopg's own, on a connection of a user's pool.
         self._transaction: Any = None
-        """psycopg's own, on a connection of a user's pool."""
         self._isolation: Any = _UNCHANGED
 
     def __enter__(self) -> BlockSession:
@@ -45,32 +51,60 @@ class Block:
         self._kept = conn.row_factory, conn.cursor_factory, conn.prepare_threshold
         database._enter_block()
         try:
-            self._session = database._lent[conn] = BlockSession(conn, self._hooks)
+            self.session = database._lent[conn] = BlockSession(conn, self._hooks)
         except BaseException as error:
             self._roll_back(error)
             self._give_back()
             raise
-        return self._session
+        return self.session
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        if error is None:
+            self.commit().wait()
+            return False
         try:
-            if error is None:
-                self._check()
-                self._commit()
-            else:
-                self._roll_back(error)
+            self._roll_back(error)
+        finally:
+            self._hooks.discard()
+            self._give_back()
+        return isinstance(error, psycopg.Rollback)  # psycopg's way of saying: undo it, and go on
+
+    def commit(self) -> Commit:
+        try:
+            self._check()
+            self._commit()
         except BaseException as problem:
             self._hooks.discard()
-            if error is None:
-                self._roll_back(problem)
+            self._roll_back(problem)
             raise
         finally:
             self._give_back()
-        if error is not None:
-            self._hooks.discard()
-            return isinstance(error, psycopg.Rollback)  # psycopg's way of saying: undo it, and go on
-        self._hooks.flush()
-        return False
+        return Committed(self._hooks)
+
+    def run_and_commit(self, query: Query, params: Params) -> tuple[list[Row], Commit | None] | None:
+        conn = self._conn
+        if not CAN_PIPELINE or not isinstance(conn, OwnConnection) or conn.open_inside or os.getpid() != self._pid:
+            return None
+        self.session.check_open()
+        if conn.pgconn.transaction_status != pq.TransactionStatus.INTRANS:
+            return None
+        try:
+            with conn.pipeline():  # if the query fails, the server skips the COMMIT
+                cursor = OurCursor(conn, row_factory=tuple_row)
+                cursor.execute(query.statements[0], [params[name] for name in query.params])
+                conn.lent = False
+                conn.commit()
+            rows = cursor.fetchall()
+        except psycopg.Error as error:
+            conn.lent = True
+            if error.sqlstate == FIXED_SNAPSHOT:
+                raise StaleSnapshotError(ABOVE_READ_COMMITTED) from error
+            if error.sqlstate != LEASE_LOST:
+                raise
+            conn.execute("ROLLBACK AND CHAIN")
+            return [], None
+        self._give_back()
+        return rows, Committed(self._hooks)
 
     def _begin(self) -> Connection:
         """A connection with a transaction open. One that turns out to be dead is replaced: nothing has happened on it yet."""
@@ -109,21 +143,16 @@ class Block:
         conn = self._conn
         if os.getpid() != self._pid:
             raise TransactionMisuseError("The process forked inside this block: only the parent can commit it.")
-        if self._session.committed:
-            return
-        if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF:
-            with conn.pipeline() as pipeline:
-                pipeline.sync()
+        sync(conn)
         check_still_open(conn)
-        if isinstance(conn, OwnConnection) and open_inside(conn):
+        if isinstance(conn, OwnConnection) and conn.open_inside:
             raise TransactionMisuseError("A transaction() was entered inside the block and not left: nothing of it is saved.")
 
     def _commit(self) -> None:
         conn = self._conn
         if isinstance(conn, OwnConnection):
             conn.lent = False
-            if not self._session.committed:
-                commit(conn)
+            conn.commit()
         else:
             transaction, self._transaction = self._transaction, None
             transaction.__exit__(None, None, None)

@@ -16,7 +16,6 @@ import random
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -31,7 +30,7 @@ import psycopg_pool
 from psycopg import conninfo, pq
 
 from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
-from queuert.postgres.direct import OwnConnection, open_inside
+from queuert.postgres.connection import OwnConnection
 from queuert.storage.urls import Target, safe_url, scrub
 
 POOL_SIZE: Final = 10
@@ -150,7 +149,7 @@ class Connections:
     def _give_back(self, pool: Any, conn: Connection, autocommit: bool) -> None:
         try:
             # What user code has left open would be in the way of whoever gets it next.
-            if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF or open_inside(conn):
+            if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF or (isinstance(conn, OwnConnection) and conn.open_inside):
                 conn.close()
             if conn.pgconn.transaction_status != pq.TransactionStatus.IDLE and not conn.closed:
                 conn.rollback()
@@ -192,8 +191,6 @@ class Connections:
             name="queuert-pool",
             open=False,
         )
-        if type(getattr(pool, "_pool", None)) is deque:
-            pool._pool = _Stack()
         pool.open()
         _pools[pool] = os.getpid()
         return pool
@@ -245,16 +242,6 @@ class Connections:
             f"No connection became free within {self._pool_timeout:g} seconds: all {pool.max_size} of the pool are in "
             "use. Give it more with pool_size=, or end transactions sooner."
         )
-
-
-class _Stack(deque[Any]):
-    """The idle connections of a pool, the one that was used last in front.
-
-    psycopg_pool takes turns: after a burst a worker that has little to do would come to each of many connections for the
-    first time, and the server would plan everything anew.
-    """
-
-    append = deque.appendleft
 
 
 class _Borrowed:
@@ -329,7 +316,7 @@ class _Kept:
         )
 
     def drop(self) -> None:
-        """Give it back as it is. Who gets it next takes the settings off: a server that hangs does not hold up the end."""
+        """Give it back as it is. The next borrower resets the settings: a server that hangs does not hold up the end."""
         borrowed, self._borrowed = self._borrowed, None
         if borrowed is not None:
             self._conn.prepare_threshold = self._threshold

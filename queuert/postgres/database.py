@@ -13,26 +13,33 @@ What is retried, and when that is safe:
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
 # First, since it says what to install where psycopg is missing.
-from queuert.postgres.session import Connection, PostgresSession
+from queuert.postgres.session import Connection, PostgresSession, sync
 
 # isort: split
 import psycopg
-import psycopg_pool
 from psycopg import pq, sql
 
-from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, UnsupportedDatabaseError
+from queuert.errors import TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
-from queuert.postgres.block import Block
+from queuert.notify.protocol import Notifier
+from queuert.postgres import errors, migrator
+from queuert.postgres.block import PostgresBlock
 from queuert.postgres.connections import CONNECT_TIMEOUT, POOL_TIMEOUT, Connections, jittered
-from queuert.postgres.transaction import Attempt
+from queuert.postgres.dialect import POSTGRES
+from queuert.postgres.listener import PostgresNotifier
+from queuert.postgres.repository import PostgresRepository
+from queuert.postgres.transaction import Try
 from queuert.storage import forks
-from queuert.storage.protocol import Database
+from queuert.storage.loader import Script
+from queuert.storage.names import TABLES, Names
+from queuert.storage.protocol import Block, Database
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import Target, parse_target
 
@@ -40,11 +47,6 @@ T = TypeVar("T")
 
 RETRY_PAUSES: Final = (0.02, 0.1, 0.3, 1.0)
 _PAUSES: Final = (*RETRY_PAUSES, None)
-
-# Deadlock, serialization failure: the server rolled back, and another try may go through.
-_CONFLICTS: Final = frozenset(("40P01", "40001"))
-# The server goes down, comes up, has no room, or the lock could not be had in time.
-_OUTAGES: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "53300", "53400", "55P03", "25P03"))
 
 
 class PostgresDatabase(Database):
@@ -57,7 +59,9 @@ class PostgresDatabase(Database):
     gives LISTEN a connection that does not go through it.
     """
 
-    dialect = "postgres"
+    dialect = POSTGRES
+    loses_answers = True
+    stores_nul = False
 
     def __init__(
         self,
@@ -88,7 +92,13 @@ class PostgresDatabase(Database):
     def __repr__(self) -> str:
         return f"PostgresDatabase({str(self.target)!r})"
 
-    # Sessions.
+    def repository(self, names: Names) -> PostgresRepository:
+        return PostgresRepository(names)
+
+    def notifier(self, names: Names) -> Notifier | None:
+        return PostgresNotifier(self.open_listener, names.channel_prefix, sends=lambda: self.tells_other_processes)
+
+    # Sessions
 
     @contextmanager
     def read(self) -> Iterator[PostgresSession]:
@@ -119,7 +129,7 @@ class PostgresDatabase(Database):
         repeatable: bool = False,
     ) -> T:
         for pause in _PAUSES:
-            attempt = Attempt(single)
+            attempt = Try(single)
             try:
                 with self._borrow() as conn:
                     return attempt.run(conn, work, hooks)
@@ -133,7 +143,7 @@ class PostgresDatabase(Database):
                     if found is not None:
                         return found
                 hooks.discard()
-                if pause is None or not (attempt.lost or error.sqlstate in _CONFLICTS):
+                if pause is None or not (attempt.lost or error.sqlstate in errors.CONFLICTS):
                     raise
                 time.sleep(jittered(pause))
             except BaseException:
@@ -141,20 +151,20 @@ class PostgresDatabase(Database):
                 raise
         raise AssertionError("the last try returns or raises")
 
-    def block(self, *, shared: bool = False) -> AbstractContextManager[PostgresSession]:
-        return Block(self)
+    def block(self, *, shared: bool = False) -> Block:
+        return PostgresBlock(self)
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> PostgresSession:
         raw = unwrap(conn, reading=reading)
         if not isinstance(raw, psycopg.Connection):
             raise wrong_connection(conn, raw, "a psycopg.Connection")
+        sync(raw)  # a pipeline may have BEGIN still under way
         status = raw.pgconn.transaction_status
         if status == pq.TransactionStatus.INERROR:
             raise TransactionRequiredError(
                 "The transaction on this connection has failed, and PostgreSQL accepts no more in it: roll it back."
             )
-        # A pipeline may have BEGIN still under way: then psycopg knows of the transaction and the server does not yet.
-        if status == pq.TransactionStatus.IDLE and raw.autocommit and not reading and not getattr(raw, "_num_transactions", 0):
+        if status == pq.TransactionStatus.IDLE and raw.autocommit and not reading:
             raise TransactionRequiredError(
                 "This connection is in autocommit with no transaction open, so the job would commit alone: "
                 "call inside `with conn.transaction():`."
@@ -168,42 +178,44 @@ class PostgresDatabase(Database):
         if not isinstance(raw, psycopg.Connection):
             raise wrong_connection(conn, raw, "a psycopg.Connection")
 
+    # Errors
+
     def is_transient(self, error: BaseException) -> bool:
-        if isinstance(error, (DatabaseUnavailableError, psycopg_pool.PoolTimeout, psycopg_pool.TooManyRequests)):
-            return True
-        if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return False
-        state = error.sqlstate
-        return state is None or state in _CONFLICTS or state in _OUTAGES or state.startswith("08")
+        return errors.is_transient(error)
+
+    def missing(self, error: BaseException) -> str | None:
+        return errors.missing(error)
+
+    # Maintenance
+
+    def migrate(self, names: Names, known: list[Script]) -> list[str]:
+        self._refuse_inside_block()
+        with self.read() as session:
+            if migrator.is_current(session, names, known):
+                return []
+        return migrator.migrate(self.open_listener, names, known)
+
+    def vacuum(self, names: Names, *, full: bool = False, stop: threading.Event | None = None) -> bool:
+        """VACUUM our tables, in a connection of its own."""
+        self._refuse_inside_block()
+        tables = [f"{names.prefix}{table}" for table in TABLES if table != "migration"]
+        named = sql.SQL(", ").join(sql.Identifier(names.schema, table) for table in tables)
+        options = sql.SQL("FULL, ANALYZE" if full else "ANALYZE")
+        with self._borrow() as conn:
+            conn.execute(sql.SQL("VACUUM ({}) {}").format(options, named))
+        return True
+
+    # Connections
 
     def close(self) -> None:
         self._connections.close()
 
-    # Capacity.
-
     def reserve(self, connections: int) -> None:
-        """Make room in our own pool, for as long as a worker runs."""
         self._connections.resize(connections)
-
-    def release(self, connections: int) -> None:
-        """Take the room back."""
-        self._connections.resize(-connections)
-
-    # Maintenance, and connections for special uses.
-
-    def vacuum(self, tables: Sequence[str], *, schema: str = "public", full: bool = False) -> None:
-        """VACUUM these tables, in a connection of its own."""
-        self._refuse_inside_block()
-        names = sql.SQL(", ").join(sql.Identifier(schema, table) for table in tables)
-        options = sql.SQL("FULL, ANALYZE" if full else "ANALYZE")
-        with self._borrow() as conn:
-            conn.execute(sql.SQL("VACUUM ({}) {}").format(options, names))
 
     def open_listener(self) -> Connection:
         """A connection of the caller's own, in autocommit, for LISTEN."""
         return self._connections.connect(self._listen_url)
-
-    # Connections.
 
     def keep_connection(self) -> None:
         self._connections.keep()

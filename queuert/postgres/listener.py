@@ -38,6 +38,8 @@ class PostgresNotifier(InProcessNotifier):
     are to be told at all.
     """
 
+    tells_in_transaction = True
+
     def __init__(
         self,
         connect: Connect,
@@ -63,10 +65,10 @@ class PostgresNotifier(InProcessNotifier):
         if self._sends():
             self._senders.get().send(distinct)
 
-    def tell(self, channel: Channel, payloads: Callable[[], Sequence[str]]) -> None:
-        super().tell(channel, payloads)
+    def publish_all(self, channel: Channel, payloads: Sequence[str]) -> None:
+        super().publish_all(channel, payloads)
         if self._sends():
-            self._senders.get().send_all(channel, payloads())
+            self._senders.get().send_all(channel, payloads)
 
     def notify_in_transaction(self, session: Session, notices: Iterable[Notice]) -> None:
         distinct = list(dict.fromkeys(notices))

@@ -21,9 +21,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 
 from queuert.notify.protocol import Channel, Notice
-from queuert.postgres.direct import statement
+from queuert.postgres.dialect import POSTGRES
 from queuert.postgres.link import Connect, Link, Waker
-from queuert.storage.sqlfiles import Names, Query, queries
+from queuert.storage.loader import Query, queries
+from queuert.storage.names import Names
 
 logger = logging.getLogger("queuert.notify")
 
@@ -50,7 +51,7 @@ PATIENCE = 0.015
 @lru_cache(maxsize=2)
 def notify_query(name: str = "notify") -> Query:
     """A named query. It names no table, so any names do."""
-    return queries("postgres", Names())[name]
+    return queries(POSTGRES, Names())[name]
 
 
 def items(notices: Iterable[Notice], names: Mapping[Channel, str]) -> str:
@@ -63,8 +64,8 @@ def sending(notices: Iterable[Notice], names: Mapping[Channel, str]) -> tuple[by
     found = _distinct(notices, names)
     if len(found) == 1:
         channel, payload = found[0]
-        return statement(notify_query("notify_one").parts[0]).text, [channel.encode(), payload.encode()]
-    return statement(notify_query().parts[0]).text, [_json(found).encode()]
+        return notify_query("notify_one").statements[0].encode(), [channel.encode(), payload.encode()]
+    return notify_query().statements[0].encode(), [_json(found).encode()]
 
 
 def _distinct(notices: Iterable[Notice], names: Mapping[Channel, str]) -> list[tuple[str, str]]:

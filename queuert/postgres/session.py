@@ -7,18 +7,16 @@ us, and what we register does not reach the user.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
-from queuert.errors import StaleSnapshotError, UnsupportedDatabaseError
+from queuert.errors import TransactionMisuseError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
-from queuert.sqlite.guard import SAVEPOINT, TransactionMisuseError
-from queuert.storage.protocol import ABOVE_READ_COMMITTED, Params, Row
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Query
+from queuert.storage.protocol import Fault, Params, Row
 
 try:
     import psycopg
@@ -33,20 +31,12 @@ except ImportError as missing:
         f"PostgreSQL needs psycopg 3 and its pool: pip install 'queuert[postgres]' ({missing})."
     ) from None
 
-from queuert.postgres.direct import (
-    CAN_PIPELINE,
-    COMPLETING,
-    FIXED_SNAPSHOT,
-    HOT,
-    LEASE_LOST,
-    OwnConnection,
-    open_inside,
-    statement,
-)
 from queuert.postgres.times import load_timestamp
 
 Connection = psycopg.Connection[Any]
 
+# One name for all: savepoints nest, and the server looks for the innermost of a name.
+SAVEPOINT: Final = "queuert_savepoint"
 _RETURNS_NOTHING: Final = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|SET|LOCK)\b(?!.*\bRETURNING\b)", re.I | re.S)
 
 
@@ -68,7 +58,7 @@ def _our_adapters() -> AdaptersMap:
 _ADAPTERS = _our_adapters()
 
 
-class _Cursor(RawCursor[Row]):
+class OurCursor(RawCursor[Row]):
     """A cursor with our adapters, and parameters as PostgreSQL writes them: to convert psycopg's names costs 8 µs a statement.
     Making one costs 5 µs, registering the adapters on each would cost 10 more."""
 
@@ -82,34 +72,21 @@ class _Cursor(RawCursor[Row]):
 class PostgresSession:
     """A connection on which named queries run: in a transaction, or one statement at a time."""
 
-    dialect = "postgres"
-    changed = 0
-
     def __init__(self, raw: Connection, hooks: Hooks | None = None) -> None:
         self.raw = raw
         self.hooks = hooks
 
     def run(self, query: Query, params: Params) -> list[Row]:
-        if not query.parts:
-            return []
-        if query.name in HOT and isinstance(self.raw, OwnConnection) and self.raw.is_direct:
-            return self._run_directly(self.raw, query, params)
-        # A user's connection may have psycopg's client-side binding cursors as its default: ours is always a plain one.
-        cursor = _Cursor(self.raw, row_factory=tuple_row)
-        text = query.parts[0]
-        numbered = statement(text)
-        cursor.execute(numbered.text, [params[name] for name in numbered.params])
+        text = query.statements[0]
+        cursor = OurCursor(self.raw, row_factory=tuple_row)
+        cursor.execute(text, [params[name] for name in query.params])
         if cursor.pgresult is None:  # in a pipeline: the answer is still under way
-            if _RETURNS_NOTHING.match(text):
-                return []
-            return _fetch_from_pipeline(cursor)
+            return [] if _RETURNS_NOTHING.match(text) else _fetch_from_pipeline(cursor)
         return cursor.fetchall() if cursor.pgresult.status == pq.ExecStatus.TUPLES_OK else []
 
-    def _run_directly(self, conn: OwnConnection, query: Query, params: Params) -> list[Row]:
-        return conn.run_query(query.parts[0], params)
-
-    def ends_with_next(self) -> None:
-        pass
+    def change(self, query: Query, params: Params) -> int:
+        cursor = OurCursor(self.raw, row_factory=tuple_row)
+        return cursor.execute(query.statements[0], [params[name] for name in query.params]).rowcount
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -128,77 +105,49 @@ class PostgresSession:
                 raise
             self._statement(f"RELEASE {SAVEPOINT}")
 
-    @contextmanager
-    def pipeline(self) -> Iterator[None]:
-        if not psycopg.Pipeline.is_supported():
-            yield
-            return
-        with self.raw.pipeline():
-            yield
+    def fault(self) -> Fault:
+        conn = self.raw
+        if conn.closed and not conn.broken:  # one that was lost is broken
+            return "closed"
+        lost = conn.closed or conn.info.transaction_status.name in ("INERROR", "UNKNOWN")
+        return "database" if lost else "elsewhere"
 
     def _statement(self, statement: Any) -> None:
-        _Cursor(self.raw, row_factory=tuple_row).execute(statement, prepare=False)
+        OurCursor(self.raw, row_factory=tuple_row).execute(statement, prepare=False)
 
     def _sync(self, *, failed: bool = False) -> None:
         """In a pipeline: collect all answers, so that an error shows inside the savepoint that it belongs to."""
-        if self.raw.pgconn.pipeline_status == pq.PipelineStatus.OFF:
-            return
-        with (
-            contextlib.suppress(psycopg.Error) if failed else contextlib.nullcontext(),
-            self.raw.pipeline() as pipeline,
-        ):
-            pipeline.sync()
+        with contextlib.suppress(psycopg.Error) if failed else contextlib.nullcontext():
+            sync(self.raw)
 
 
 class BlockSession(PostgresSession):
     """The session of a block: user code has its connection, and could have ended the transaction with SQL."""
 
-    def __init__(self, raw: Connection, hooks: Hooks | None = None) -> None:
-        super().__init__(raw, hooks)
-        self.committed = False
-        """Whether the last query has carried the COMMIT along."""
-        self._is_last = False
-        self._pid = os.getpid()
-
     def run(self, query: Query, params: Params) -> list[Row]:
-        self._check_open()
+        self.check_open()
         return super().run(query, params)
 
-    def ends_with_next(self) -> None:
-        # A forked child must not commit, and neither what user code has left open inside.
-        self._is_last = CAN_PIPELINE and os.getpid() == self._pid and not open_inside(self.raw)
-
-    def _run_directly(self, conn: OwnConnection, query: Query, params: Params) -> list[Row]:
-        open_ = conn.pgconn.transaction_status == pq.TransactionStatus.INTRANS
-        if not (self._is_last and open_ and query.name in COMPLETING):
-            return super()._run_directly(conn, query, params)
-        self._is_last = False
-        try:
-            rows = conn.run_query(query.parts[0], {**params, "strict": True}, commit=True)
-        except psycopg.Error as error:
-            if error.sqlstate not in (LEASE_LOST, FIXED_SNAPSHOT):
-                raise
-            if error.sqlstate == FIXED_SNAPSHOT:
-                raise StaleSnapshotError(ABOVE_READ_COMMITTED) from error
-            # The caller is told as if it had asked without COMMIT, and has a new transaction to look around in.
-            conn.run_command(b"ROLLBACK AND CHAIN")
-            return []
-        self.committed = True
-        return rows
-
     def _statement(self, statement: Any) -> None:
-        self._check_open()
+        self.check_open()
         super()._statement(statement)
 
-    def _check_open(self) -> None:
-        # What we run now would commit alone: a completion without the handler's writes.
+    def check_open(self) -> None:
+        """What we run now would commit alone: a completion without the handler's writes."""
         if self.raw.pgconn.transaction_status == pq.TransactionStatus.IDLE:
             raise TransactionMisuseError(
                 "The transaction was ended inside the block, by COMMIT or ROLLBACK as SQL: leave that to the block."
             )
 
 
-def _fetch_from_pipeline(cursor: _Cursor) -> list[Row]:
+def sync(conn: Connection) -> None:
+    """In a pipeline: wait for all answers."""
+    if conn.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        with conn.pipeline() as pipeline:
+            pipeline.sync()
+
+
+def _fetch_from_pipeline(cursor: OurCursor) -> list[Row]:
     try:
         return cursor.fetchall()
     except psycopg.ProgrammingError:

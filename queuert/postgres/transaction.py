@@ -8,28 +8,26 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import pq
 
+from queuert.errors import TransactionMisuseError
 from queuert.hooks import Hooks
-from queuert.postgres.direct import OwnConnection
+from queuert.postgres.errors import GONE
 from queuert.postgres.session import Connection, PostgresSession
-from queuert.sqlite.guard import TransactionMisuseError
 
 T = TypeVar("T")
 
 # Locks are taken and waited for, and what was committed meanwhile must be seen: whatever the server's default is.
 _BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
-# The server ended the connection.
-_GONE: Final = frozenset(("57P01", "57P02", "57P05", "25P03"))
 
 
-class Attempt:
+class Try:
     """One try of a piece of work on one connection, and how far it came."""
 
     def __init__(self, single: bool) -> None:
         self.single = single
+        # Whether the connection is gone, rather than a statement refused.
         self.lost = False
-        """Whether the connection is gone, rather than a statement refused."""
+        # Whether it may have committed although it raised.
         self.unknown = False
-        """Whether it may have committed although it raised."""
 
     def run(self, conn: Connection, work: Callable[[Any], T], hooks: Hooks) -> T:
         try:
@@ -40,10 +38,10 @@ class Attempt:
             result = work(PostgresSession(conn, hooks))
             check_still_open(conn)
             self.unknown = True
-            commit(conn)
+            conn.commit()
             return result
         except psycopg.Error as error:
-            self.lost = bool(conn.closed) or error.sqlstate in _GONE
+            self.lost = bool(conn.closed) or error.sqlstate in GONE
             raise
 
 
@@ -52,13 +50,6 @@ def begin(conn: Connection) -> None:
     result = conn.pgconn.exec_(_BEGIN)
     if result.status != pq.ExecStatus.COMMAND_OK:
         raise psycopg.OperationalError(result.get_error_message().strip() or "BEGIN failed")
-
-
-def commit(conn: Connection) -> None:
-    if isinstance(conn, OwnConnection) and conn.is_direct:
-        conn.run_command(b"COMMIT")
-    else:
-        conn.commit()
 
 
 def check_still_open(conn: Connection) -> None:

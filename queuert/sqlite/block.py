@@ -6,17 +6,17 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from queuert.errors import TransactionMisuseError
 from queuert.hooks import Hooks
 from queuert.sqlite.group_commit import Group
-from queuert.sqlite.guard import TransactionMisuseError
 from queuert.sqlite.session import BlockSession, SqliteSession
-from queuert.storage.protocol import Commit
+from queuert.storage.protocol import Block, Commit
 
 if TYPE_CHECKING:
     from queuert.sqlite.database import SqliteDatabase
 
 
-class Block:
+class SqliteBlock(Block):
     """A transaction for user code: one member of a group, and unless it is `shared` its only one.
 
     Entered and left by one thread, which holds the write lock in between.
@@ -33,7 +33,7 @@ class Block:
         database._refuse_inside_block()
         self._group = group = database._enter_group(shared=self._shared)
         database._enter_block()
-        session = BlockSession(group.conn, self._hooks)
+        self.session = session = BlockSession(group.conn, self._hooks)
         group.conn.lend(session)
         return session
 
@@ -41,10 +41,10 @@ class Block:
         if error is not None:
             self._undo(error)
             return
-        self.leave().wait()
+        self.commit().wait()
 
-    def leave(self) -> Commit:
-        """The end of the block, without the wait for a COMMIT that is somebody else's turn."""
+    def commit(self) -> Commit:
+        """Hand the transaction over, or COMMIT if it is our turn to: who shares waits for another's."""
         conn = self._group.conn
         try:
             if os.getpid() != self._pid:

@@ -1,4 +1,4 @@
-"""SQLite on connections that somebody else opens: an engine's, a framework's.
+"""SQLite on connections that somebody else opens: an context's, a framework's.
 
 The library's own connections are replaced, and nothing else: the process's writers still queue in one fair lock, blocks for
 user code begin IMMEDIATE, short transactions begin with a write and are tried again when another process is in the way. What
@@ -16,16 +16,17 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from queuert.errors import DatabaseUnavailableError, StaleSnapshotError, TransactionRequiredError
+from queuert.errors import DatabaseUnavailableError, StaleSnapshotError, TransactionMisuseError, TransactionRequiredError
 from queuert.hooks import Hooks
-from queuert.sqlite.connections import leave_open, was_left_open
-from queuert.sqlite.database import CHECKPOINT_WAIT, SqliteDatabase
+from queuert.sqlite.base import SqliteBase
+from queuert.sqlite.connections import FORK_PATIENCE, leave_open, was_left_open
 from queuert.sqlite.errors import is_busy, is_snapshot
-from queuert.sqlite.guard import TransactionMisuseError
 from queuert.sqlite.opening import pragma, run_pragma, switch_to_wal
+from queuert.sqlite.rwlock import RWLock
 from queuert.sqlite.session import JoinedSession, SqliteSession
 from queuert.sqlite.transaction import BUSY_TRIES, SNAPSHOT_TRIES
-from queuert.sqlite.vacuum import vacuum_in_steps
+from queuert.storage import forks
+from queuert.storage.protocol import Block, ManagedBlock
 from queuert.storage.unwrap import driver_error
 
 T = TypeVar("T")
@@ -50,13 +51,15 @@ class SqliteLoan(ABC):
         """Also where nothing is open."""
 
 
-class BorrowedSqlite(SqliteDatabase):
+class BorrowedSqlite(SqliteBase):
     """SQLite on lent connections."""
 
     def __init__(self, path: str, *, busy_timeout: float, check_foreign_keys: bool) -> None:
         self._mutex = threading.Lock()
         """Guards what a subclass knows of its owner's connections; no other lock is taken inside."""
-        super().__init__(path, busy_timeout=busy_timeout, check_foreign_keys=check_foreign_keys)
+        super().__init__(path, synchronous="full", busy_timeout=busy_timeout, check_foreign_keys=check_foreign_keys)
+        self._lock_is_forks = False
+        forks.watch(self)
 
     @abstractmethod
     def _loan(self) -> AbstractContextManager[SqliteLoan]:
@@ -115,8 +118,11 @@ class BorrowedSqlite(SqliteDatabase):
                 else:
                     self._raise(cause)
 
+    def block(self, *, shared: bool = False) -> Block:
+        return ManagedBlock(self._block())
+
     @contextmanager
-    def block(self, *, shared: bool = False) -> Iterator[SqliteSession]:
+    def _block(self) -> Iterator[SqliteSession]:
         self._refuse_inside_block()
         hooks = Hooks()
         pid = os.getpid()
@@ -198,36 +204,10 @@ class BorrowedSqlite(SqliteDatabase):
                 f"{file} cannot be used with WAL, which is kept beside the file ({error}): use a local, writable file system."
             ) from error
 
-    # Maintenance.
-
-    def vacuum(self, *, full: bool = False, stop: threading.Event | None = None) -> bool:
-        self._refuse_inside_block()
+    @contextmanager
+    def _maintenance(self) -> Iterator[sqlite3.Connection]:
         with self._turn(writes=True), self._loan() as loan:
-            if full:
-                run_pragma(loan.raw, "auto_vacuum = INCREMENTAL")
-                sqlite3.Cursor(loan.raw).execute("VACUUM")
-                return True
-            if pragma(loan.raw, "auto_vacuum") != 2:
-                return False
-        vacuum_in_steps(self._vacuum_step, stop)
-        return True
-
-    def _vacuum_step(self, pages: int) -> int:
-        with self._turn(writes=True), self._loan() as loan:
-            sqlite3.Cursor(loan.raw).executescript(f"PRAGMA incremental_vacuum({pages})")
-            return int(pragma(loan.raw, "freelist_count"))
-
-    def checkpoint(self) -> bool:
-        self._refuse_inside_block()
-        if self.in_memory:
-            return True
-        with self._turn(writes=True), self._loan() as loan:
-            before = pragma(loan.raw, "busy_timeout")
-            run_pragma(loan.raw, f"busy_timeout = {int(CHECKPOINT_WAIT * 1000)}")
-            try:
-                return not pragma(loan.raw, "wal_checkpoint(TRUNCATE)")
-            finally:
-                run_pragma(loan.raw, f"busy_timeout = {before}")
+            yield loan.raw
 
     def close(self) -> None:
         """Nothing here is ours to close."""
@@ -244,12 +224,22 @@ class BorrowedSqlite(SqliteDatabase):
         """In a child: have the owner forget its connections; returns those that are open."""
 
     def before_fork(self) -> None:
-        super().before_fork()
-        if not self.in_memory:
-            self._close_idle()
+        """Wait until nobody is in a transaction, and close what can be closed; `forked()` lets the others go on."""
+        if self.in_memory:
+            return
+        with suppress(TimeoutError, RuntimeError):  # somebody's long block, or one that this thread is in itself
+            self._lock.acquire_write(FORK_PATIENCE)
+            self._lock_is_forks = True
+        self._close_idle()
+
+    def forked(self) -> None:
+        """The fork is over."""
+        if self._lock_is_forks:
+            self._lock_is_forks = False
+            self._lock.release_write()
 
     def after_fork(self) -> Iterable[object]:
-        super().after_fork()
+        self._lock, self._lock_is_forks = RWLock(), False
         self._mutex = threading.Lock()
         self._thread.lent = None
         inherited = list(self._let_go())

@@ -28,6 +28,7 @@ from queuert.sqlite.opening import Conn, Synchronous, connect
 from queuert.storage.urls import MEMORY
 
 IDLE_READERS = 8
+FORK_PATIENCE = 5.0  # seconds that a fork waits for this process's transactions
 
 
 class Connections:

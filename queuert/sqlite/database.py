@@ -15,47 +15,39 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, NoReturn, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
-from queuert.errors import ForeignKeysDisabledError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
-from queuert.options import Duration, seconds
-from queuert.sqlite.block import Block
-from queuert.sqlite.connections import Connections, open_connection
-from queuert.sqlite.errors import is_transient, raise_explained
+from queuert.options import Duration
+from queuert.sqlite.base import SqliteBase
+from queuert.sqlite.block import SqliteBlock
+from queuert.sqlite.connections import FORK_PATIENCE, Connections
 from queuert.sqlite.group_commit import Group, GroupCommit
 from queuert.sqlite.guard import BEGIN, COMMIT, GuardedConnection
 from queuert.sqlite.opening import (
     Synchronous,
-    implicit_begin,
-    outside_transaction,
-    pragma,
-    run_pragma,
-    switch_to_wal,
 )
 from queuert.sqlite.rwlock import RWLock
-from queuert.sqlite.session import JoinedSession, SqliteSession
-from queuert.sqlite.vacuum import vacuum_in_steps
+from queuert.sqlite.session import SqliteSession
 from queuert.storage import forks
-from queuert.storage.protocol import Database
-from queuert.storage.unwrap import unwrap, wrong_connection
-from queuert.storage.urls import MEMORY, absolute
+from queuert.storage.protocol import Block
+from queuert.storage.unwrap import unwrap
 
 T = TypeVar("T")
 
 logger = logging.getLogger("queuert.sqlite")
 
-FORK_PATIENCE = 5.0  # seconds that a fork waits for this process's transactions
-AFTER_YOU = 0.00005
+YIELD_TO_WRITERS = 0.00005
 """Seconds that leave Python's lock to the thread that was just given the write lock: it is soon in SQLite, and we go on."""
+CHECKPOINT_TRIES = 3  # a reader may be in the way
+CHECKPOINT_PAUSE = 0.2
 CHECKPOINT_WAIT = 0.2  # seconds that a truncating checkpoint waits for readers while this process's writers queue
 
 
-class SqliteDatabase(Database):
+class SqliteDatabase(SqliteBase):
     """A SQLite file, or `:memory:`.
 
         database = SqliteDatabase("shop.db")
@@ -66,8 +58,6 @@ class SqliteDatabase(Database):
     checked.
     """
 
-    dialect = "sqlite"
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -76,15 +66,7 @@ class SqliteDatabase(Database):
         busy_timeout: Duration = 10.0,
         check_foreign_keys: bool = True,
     ) -> None:
-        super().__init__()
-        if synchronous not in ("off", "normal", "full", "extra"):
-            raise ValueError(f"synchronous must be 'off', 'normal', 'full' or 'extra', not {synchronous!r}.")
-        self.path = absolute(os.fspath(path))
-        self.in_memory = self.path == MEMORY
-        self.synchronous: Synchronous = synchronous
-        self.busy_timeout = seconds(busy_timeout, "busy_timeout")
-        self.check_foreign_keys = check_foreign_keys
-        self._lock = RWLock()
+        super().__init__(path, synchronous=synchronous, busy_timeout=busy_timeout, check_foreign_keys=check_foreign_keys)
         self._lock_is_forks = False
         self._connections = Connections(self.path, synchronous=synchronous, busy_timeout=self.busy_timeout)
         self._group_commit = GroupCommit(self._connections)
@@ -95,7 +77,7 @@ class SqliteDatabase(Database):
     def __repr__(self) -> str:
         return f"SqliteDatabase({self.path!r})"
 
-    # Sessions.
+    # Sessions
 
     @contextmanager
     def read(self) -> Iterator[SqliteSession]:
@@ -127,43 +109,20 @@ class SqliteDatabase(Database):
             result = self._group_commit.transact(work, hooks, single=single)
             awaited = self._lock.waiting_writers
         if awaited:
-            time.sleep(AFTER_YOU)
+            time.sleep(YIELD_TO_WRITERS)
         hooks.flush()
         return result
 
-    def block(self, *, shared: bool = False) -> AbstractContextManager[SqliteSession]:
-        return Block(self, shared=shared and self._shares)
+    def block(self, *, shared: bool = False) -> Block:
+        return SqliteBlock(self, shared=shared and self._shares)
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> SqliteSession:
         raw = unwrap(conn, reading=reading)
-        if isinstance(raw, GuardedConnection):
+        if isinstance(raw, GuardedConnection):  # of a block of ours
             raw.check_open()
             assert raw.session is not None
             return raw.session
-        if not isinstance(raw, sqlite3.Connection):
-            raise wrong_connection(conn, raw, "a sqlite3.Connection")
-        begin = None
-        if not reading:
-            if not raw.in_transaction:
-                begin = implicit_begin(raw)
-            if self.check_foreign_keys and not pragma(raw, "foreign_keys"):
-                raise ForeignKeysDisabledError
-        return JoinedSession(raw, hooks, begin=begin)
-
-    def configure(self, conn: Any) -> None:
-        raw = unwrap(conn, reading=True)
-        if isinstance(raw, GuardedConnection):
-            return
-        if not isinstance(raw, sqlite3.Connection):
-            raise wrong_connection(conn, raw, "a sqlite3.Connection")
-        with outside_transaction(raw):
-            run_pragma(raw, f"busy_timeout = {int(self.busy_timeout * 1000)}")
-            run_pragma(raw, "foreign_keys = ON")
-            if any(file for _, name, file in run_pragma(raw, "database_list") if name == "main"):
-                switch_to_wal(raw, self.path, self.busy_timeout)
-
-    def is_transient(self, error: BaseException) -> bool:
-        return is_transient(error)
+        return super().join(raw if isinstance(raw, sqlite3.Connection) else conn, reading=reading, hooks=hooks)
 
     def close(self) -> None:
         writer = self._connections.retire()
@@ -181,39 +140,6 @@ class SqliteDatabase(Database):
         finally:
             self._lock.release_write()
 
-    # Maintenance.
-
-    def vacuum(self, *, full: bool = False, stop: threading.Event | None = None) -> bool:
-        """Give free pages back to the file system; False, with a warning, if this file cannot do it without `full`.
-
-        It goes in steps between which others write, until `stop` is set. `full` rewrites the whole file, while nobody can
-        write, and makes it one that can.
-        """
-        self._refuse_inside_block()
-        if full:
-            with self._maintenance() as conn:
-                run_pragma(conn, "auto_vacuum = INCREMENTAL")
-                sqlite3.Cursor(conn).execute("VACUUM")
-            return True
-        with self._maintenance() as conn:
-            incremental = bool(pragma(conn, "auto_vacuum") == 2)
-        if incremental:
-            vacuum_in_steps(self._vacuum_step, stop)
-        else:
-            logger.warning(
-                "%s was not made with incremental auto-vacuum, so nothing was given back: "
-                "vacuum(full=True) rewrites it once, and turns it on.",
-                self.path,
-            )
-        return incremental
-
-    def _vacuum_step(self, pages: int) -> int:
-        """Give so many pages back; how many are left."""
-        with self._maintenance() as conn:
-            # As a script: execute() would take one step, which is one page.
-            conn.own_script(f"PRAGMA incremental_vacuum({pages})")
-            return int(pragma(conn, "freelist_count"))
-
     @contextmanager
     def _maintenance(self) -> Iterator[GuardedConnection]:
         """The writer, in its turn and with nothing open."""
@@ -227,41 +153,7 @@ class SqliteDatabase(Database):
             finally:
                 self._connections.close_if_retired(conn)
 
-    def checkpoint(self) -> bool:
-        """Write the WAL back and cut it to nothing; False if a reader kept that from happening just now."""
-        self._refuse_inside_block()
-        if self.in_memory:
-            return True
-        with self._maintenance() as conn:
-            run_pragma(conn, f"busy_timeout = {int(min(CHECKPOINT_WAIT, self.busy_timeout) * 1000)}")
-            try:
-                return not pragma(conn, "wal_checkpoint(TRUNCATE)")
-            finally:
-                run_pragma(conn, f"busy_timeout = {int(self.busy_timeout * 1000)}")
-
-    def open_watcher(self) -> sqlite3.Connection:
-        """A connection of the caller's own that only reads, to poll `PRAGMA data_version` on."""
-        if self.in_memory:
-            raise UnsupportedDatabaseError("An in-memory database cannot be watched: nobody else can change it.")
-        return open_connection(
-            self.path, sqlite3.Connection, writes=False, synchronous=self.synchronous, busy_timeout=self.busy_timeout
-        )
-
     # Whose turn it is.
-
-    @contextmanager
-    def _locked(self, *, writes: bool) -> Iterator[None]:
-        lock = self._lock
-        acquire, release = (lock.acquire_write, lock.release_write) if writes else (lock.acquire_read, lock.release_read)
-        if lock.held:
-            acquire()  # which raises
-        try:
-            acquire()
-            yield
-        finally:
-            # A child that forked in here has another lock; an interrupt may have come before it was ours, or just after.
-            if lock is self._lock and lock.held:
-                release()
 
     def _enter_group(self, *, shared: bool) -> Group:
         """Wait for our turn, and join the transaction that was handed over, or begin one. Who does not share is alone."""
@@ -295,10 +187,6 @@ class SqliteDatabase(Database):
                     self._group_commit.commit_for_members()
             finally:
                 self._lock.release_write()
-
-    def _raise(self, error: sqlite3.OperationalError) -> NoReturn:
-        """Raise an error that says what to do."""
-        raise_explained(error, self.path, self.busy_timeout)
 
     # Forks.
 

@@ -56,3 +56,11 @@ def raise_explained(error: sqlite3.OperationalError, path: str, busy_timeout: fl
             "seconds. If it is one of this thread's own, pass its connection as conn=."
         )
     raise error
+
+
+def missing(error: BaseException) -> str | None:
+    """What an error says of a table or column that is not there."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return None
+    text = str(error)
+    return text if text.startswith(("no such table", "no such column")) or "has no column" in text else None

@@ -16,7 +16,7 @@ import sqlite3
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from queuert.errors import QueuertError
+from queuert.errors import TransactionMisuseError
 
 if TYPE_CHECKING:
     from queuert.sqlite.session import SqliteSession
@@ -49,10 +49,6 @@ HARMLESS_PRAGMAS = frozenset(
         "user_version",
     )
 )
-
-
-class TransactionMisuseError(QueuertError):
-    """The transaction belongs to the block: leave the block to commit it, or raise an exception to roll it back."""
 
 
 class GuardedCursor(sqlite3.Cursor):

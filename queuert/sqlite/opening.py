@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from queuert.errors import DatabaseUnavailableError, QueuertError, TransactionRequiredError, UnsupportedDatabaseError
 from queuert.sqlite.errors import is_busy
+from queuert.sqlite.guard import GuardedConnection
 from queuert.storage.urls import MEMORY
 
 Synchronous = Literal["off", "normal", "full", "extra"]
@@ -113,6 +114,14 @@ def run_pragma(conn: sqlite3.Connection, text: str) -> list[Any]:
 def pragma(conn: sqlite3.Connection, name: str) -> Any:
     rows = run_pragma(conn, name)
     return rows[0][0] if rows else None
+
+
+def run_script(conn: sqlite3.Connection, script: str) -> None:
+    """Run a script of ours, each statement to its end."""
+    if isinstance(conn, GuardedConnection):
+        conn.own_script(script)
+    else:
+        sqlite3.Cursor(conn).executescript(script)
 
 
 def implicit_begin(raw: sqlite3.Connection) -> str:

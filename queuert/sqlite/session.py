@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar
 
 from queuert.errors import QueuertError, StaleSnapshotError
 from queuert.hooks import Hooks
 from queuert.sqlite.errors import is_busy, is_snapshot
 from queuert.sqlite.guard import BEGIN_IMMEDIATE, COMMIT, SAVEPOINT, GuardedConnection
-from queuert.storage.protocol import Params, Row
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Query
+from queuert.storage.protocol import Fault, Params, Row
 
 T = TypeVar("T")
 
@@ -23,15 +22,11 @@ T = TypeVar("T")
 class SqliteSession:
     """A connection in a transaction of ours."""
 
-    dialect = "sqlite"
-
     def __init__(self, raw: sqlite3.Connection, hooks: Hooks | None = None, *, mutex: threading.Lock | None = None) -> None:
         self.raw = raw
         self.hooks = hooks
-        self.changed = 0
-        """Rows that the last query changed, if it was one statement."""
+        # For readers that share a connection: the module may hand two threads the same prepared statement.
         self._mutex = mutex
-        """For readers that share a connection: the module may hand two threads the same prepared statement."""
 
     def run(self, query: Query, params: Params) -> list[Row]:
         if self._mutex is None:
@@ -42,16 +37,15 @@ class SqliteSession:
     def _run(self, query: Query, params: Params) -> list[Row]:
         # Not raw.cursor(): that would have the user's row factory.
         cursor = sqlite3.Cursor(self.raw)
-        if len(query.parts) == 1:
-            rows = cursor.execute(query.parts[0], params).fetchall()
-            self.changed = cursor.rowcount
-            return rows
-        rows = []
-        for part, uses_returned in zip(query.parts, query.uses_returned, strict=True):
-            cursor.execute(part, {**params, "returned": json.dumps(rows)} if uses_returned else params)
+        rows: list[Row] = []
+        for statement in query.statements:
+            cursor.execute(statement, params)
             if cursor.description is not None:
                 rows = cursor.fetchall()
         return rows
+
+    def change(self, query: Query, params: Params) -> int:
+        return sqlite3.Cursor(self.raw).execute(query.statements[0], params).rowcount
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -67,11 +61,8 @@ class SqliteSession:
                 raise
             self._statement(f"RELEASE {SAVEPOINT}")
 
-    def ends_with_next(self) -> None:
-        pass
-
-    def pipeline(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def fault(self) -> Fault:
+        return "elsewhere" if self.raw.in_transaction else "database"
 
     def _statement(self, statement: str) -> None:
         if isinstance(self.raw, GuardedConnection):
@@ -87,7 +78,7 @@ class SingleSession(SqliteSession):
     raw: GuardedConnection
 
     def _run(self, query: Query, params: Params) -> list[Row]:
-        if len(query.parts) == 1:
+        if len(query.statements) == 1:
             return super()._run(query, params)
         self.raw.own(BEGIN_IMMEDIATE)
         rows = super()._run(query, params)
@@ -106,6 +97,10 @@ class BlockSession(SqliteSession):
             return super()._run(query, params)
         return _with_text(self.raw, lambda: super(BlockSession, self)._run(query, params))
 
+    def change(self, query: Query, params: Params) -> int:
+        self.raw.check_open()
+        return super().change(query, params)
+
     def _statement(self, statement: str) -> None:
         self.raw.check_open()
         super()._statement(statement)
@@ -116,16 +111,25 @@ class JoinedSession(SqliteSession):
 
     def __init__(self, raw: sqlite3.Connection, hooks: Hooks | None, *, begin: str | None) -> None:
         super().__init__(raw, hooks)
+        # The statement with which the driver would open the transaction; run before the first of ours.
         self._begin = begin
-        """The statement with which the driver would open the transaction; run before the first of ours."""
 
     def _run(self, query: Query, params: Params) -> list[Row]:
-        self._open()
-        started = time.monotonic()
-        try:
+        with self._explained():
             if self.raw.text_factory is str:
                 return super()._run(query, params)
             return _with_text(self.raw, lambda: super(JoinedSession, self)._run(query, params))
+
+    def change(self, query: Query, params: Params) -> int:
+        with self._explained():
+            return super().change(query, params)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        self._open()
+        started = time.monotonic()
+        try:
+            yield
         except sqlite3.OperationalError as error:
             if self._is_stale(error, time.monotonic() - started):
                 raise StaleSnapshotError from error

@@ -20,11 +20,17 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from queuert.errors import TransactionRequiredError
 from queuert.hooks import Hooks
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Dialect, Query, Script
+from queuert.storage.names import Names
+
+if TYPE_CHECKING:
+    from queuert.notify.protocol import Notifier
+    from queuert.storage.repository import Repository
 
 ABOVE_READ_COMMITTED = (
     "A chain cannot be completed in this block under REPEATABLE READ or SERIALIZABLE: leave it at READ COMMITTED."
@@ -33,41 +39,33 @@ ABOVE_READ_COMMITTED = (
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Params = Mapping[str, object]
+Fault = Literal["elsewhere", "database", "closed"]
 
 
 class Session(Protocol):
     """A connection in a transaction, on which named queries run."""
 
-    dialect: str
     raw: Any
     """The driver's connection: `sqlite3.Connection` or `psycopg.Connection`."""
-    changed: int
-    """Rows that the last query changed, if it was one statement; told on SQLite only."""
     hooks: Hooks | None
     """Effects that wait for the commit; None on a user's connection without `app.hooks()`: nobody tells us of its commit."""
 
     def run(self, query: Query, params: Params) -> list[Row]:
         """Run a query; the rows of its last statement that gives any. Errors of the driver pass through untranslated."""
 
+    def change(self, query: Query, params: Params) -> int:
+        """Run a query of one statement; how many rows it changed."""
+
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo what happened inside on an exception, and leave the transaction usable."""
 
-    def ends_with_next(self) -> None:
-        """The next query that completes one job is the last one of the transaction: it may carry the COMMIT along."""
-
-    def pipeline(self) -> AbstractContextManager[None]:
-        """Send what is run inside without waiting for each answer, where the driver can; results inside still come back."""
-
-
-class _Thread(threading.local):
-    """Where one thread is. The defaults are the class's: a missing attribute would cost an exception on every call."""
-
-    blocks = 0
-    joined = False
+    def fault(self) -> Fault:
+        """An error is about to end the transaction: did the database end it, did user code close the connection, or is it
+        still good, so that the error came from elsewhere?"""
 
 
 class Commit(Protocol):
-    """A block that was left, on its way to the disk."""
+    """A transaction on its way to the disk."""
 
     @property
     def ended(self) -> bool:
@@ -77,17 +75,98 @@ class Commit(Protocol):
         """Return when it is there, with its effects run; raises what it failed with. To be called once, by any thread."""
 
 
+class Committed:
+    """A transaction that is on the disk, with effects that are still to run."""
+
+    ended = True
+
+    def __init__(self, hooks: Hooks | None = None) -> None:
+        self._hooks = hooks
+
+    def wait(self) -> None:
+        if self._hooks is not None:
+            self._hooks.flush()
+
+
+class Block(ABC):
+    """A transaction for user code. Left by `commit`, by a clean exit, which commits and waits, or by an error, which undoes it.
+
+    Its effects run when the commit is waited for, and are forgotten when it is rolled back.
+    """
+
+    session: Session
+
+    @abstractmethod
+    def __enter__(self) -> Session: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None: ...
+
+    @abstractmethod
+    def commit(self) -> Commit:
+        """Commit, in the place of a clean exit. It may still be under way: `wait` for it."""
+
+    def run_and_commit(self, query: Query, params: Params) -> tuple[list[Row], Commit | None] | None:
+        """Run a last query that raises where it must not be committed, and COMMIT, in one round trip; None where that cannot
+        be done, and nothing was. Without a commit the query has refused, and the transaction is a new one to look around in.
+        """
+        return None
+
+
+class ManagedBlock(Block):
+    """A block made of a context manager that commits and rolls back by itself."""
+
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> Session:
+        self.session = session = self._manager.__enter__()
+        return session  # type: ignore[no-any-return]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return self._manager.__exit__(kind, error, traceback)
+
+    def commit(self) -> Commit:
+        self._manager.__exit__(None, None, None)
+        return Committed()
+
+
+class _Thread(threading.local):
+    """Where one thread is. The defaults are the class's: a missing attribute would cost an exception on every call."""
+
+    blocks = 0
+    joined = False
+
+
 class Database(ABC):
     """Opens sessions on one database."""
 
-    dialect: str
+    dialect: Dialect
+    # What to do when tables are missing or out of date.
     remedy = "run app.migrate(), or `queuert migrate`"
-    """What to do when tables are missing or out of date."""
+    # Whether the answer of a statement that was carried out can get lost, with the connection.
+    loses_answers: bool
+    # Whether text may hold a NUL character.
+    stores_nul: bool
+    # Entered around every attempt, from before the handler to after the commit: what a framework needs there.
     around_attempt: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Entered around every attempt, from before the handler to after the commit: what a framework needs there."""
 
     def __init__(self) -> None:
         self._thread = _Thread()
+
+    @abstractmethod
+    def repository(self, names: Names) -> Repository:
+        """The operations on the tables of these names."""
+
+    def notifier(self, names: Names) -> Notifier | None:
+        """What carries notices to other processes through the database, if it can."""
+        return None
+
+    # Sessions
 
     @abstractmethod
     def read(self) -> AbstractContextManager[Session]:
@@ -110,12 +189,11 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def block(self, *, shared: bool = False) -> AbstractContextManager[Session]:
-        """A transaction for user code; commits on a clean exit and then flushes the session's hooks.
+    def block(self, *, shared: bool = False) -> Block:
+        """A transaction for user code.
 
         A `shared` one may be committed together with others, and is undone with them if that fails: for work that can be run
-        again. Where there are such commits, it has a method `leave()` for those who need not wait: it takes the place of a
-        clean exit and gives a `Commit`.
+        again.
         """
 
     @abstractmethod
@@ -123,28 +201,32 @@ class Database(ABC):
         """A session on the user's own connection. Raises TransactionRequiredError if it is in autocommit with nothing open,
         unless only `reading`."""
 
-    @abstractmethod
-    def configure(self, conn: Any) -> None:
-        """Set on a user's connection what the library needs."""
+    def lend(self, session: Session) -> AbstractContextManager[Any]:
+        """What user code gets of a block's session: the driver's connection, unless the database has something better."""
+        return nullcontext(session.raw)
+
+    # Errors
 
     @abstractmethod
     def is_transient(self, error: BaseException) -> bool:
         """Whether trying again later can help: the database is busy, down, or chose this transaction as a deadlock's victim."""
 
     @abstractmethod
+    def missing(self, error: BaseException) -> str | None:
+        """What an error says of a table, column or function that is not there; None if it is about something else."""
+
+    # Connections
+
+    @abstractmethod
+    def configure(self, conn: Any) -> None:
+        """Set on a user's connection what the library needs."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close every connection that is ours; idempotent. A later call opens new ones."""
 
-    @property
-    def tells_other_processes(self) -> bool:
-        """Whether notices may leave this process; a test's database, which is dropped at its end, is better left alone."""
-        return True
-
-    # For connections that are lent by somebody else.
-
-    def lend(self, session: Session) -> AbstractContextManager[Any]:
-        """What user code gets of a block's session: the driver's connection, unless the database has something better."""
-        return nullcontext(session.raw)
+    def reserve(self, connections: int) -> None:  # noqa: B027 - only where there is a pool of ours
+        """Make room for so many connections more, or for fewer if it is negative: a worker runs, or has ended."""
 
     def keep_connection(self) -> None:  # noqa: B027 - only where there is something to gain
         """This thread of the library asks often and must not wait: it keeps its connection, until `thread_ends`."""
@@ -152,7 +234,33 @@ class Database(ABC):
     def thread_ends(self) -> None:  # noqa: B027 - only where connections belong to threads
         """A thread of the library that has used this database is about to end."""
 
-    # Which thread is inside a block.
+    def missing_file(self) -> str | None:
+        """The file that would be made if it were used now, if there is one."""
+        return None
+
+    def file_size(self) -> int | None:
+        """The bytes of the database's file, if it is one."""
+        return None
+
+    @property
+    def tells_other_processes(self) -> bool:
+        """Whether notices may leave this process; a test's database, which is dropped at its end, is better left alone."""
+        return True
+
+    # Maintenance
+
+    @abstractmethod
+    def migrate(self, names: Names, known: list[Script]) -> list[str]:
+        """Apply the migrations that are pending, and replace the functions; the names of what was applied."""
+
+    @abstractmethod
+    def vacuum(self, names: Names, *, full: bool = False, stop: threading.Event | None = None) -> bool:
+        """Give back the space of deleted rows; False if that cannot be done without `full`."""
+
+    def tidy(self, names: Names, stop: threading.Event) -> None:  # noqa: B027 - a server does so by itself
+        """After much was deleted: give space back in passing, until `stop` is set."""
+
+    # Which thread is inside a block
 
     @property
     def in_block(self) -> bool:
@@ -167,7 +275,7 @@ class Database(ABC):
 
     @contextmanager
     def _inside_block(self) -> Iterator[None]:
-        """The same around a piece of code."""
+        """Marks this thread as inside a block around a piece of code."""
         self._enter_block()
         try:
             yield

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from queuert.context import Engine
+from queuert.context import Context
 from queuert.job_types import JobType, JobTypeOrName
 from queuert.model import Job
 from queuert.options import Lease
 from queuert.storage.protocol import Session
-from queuert.storage.repository import Claim, Level
+from queuert.storage.records import Claim, Level
 from queuert.worker.leases import Held, Terms
 
 HINT_LASTS = 1.0
@@ -40,8 +40,8 @@ MOST_BYTES = 2**28
 class Claimer:
     """Claims for one worker. Used by one thread."""
 
-    def __init__(self, engine: Engine, worker_id: str, types: Sequence[str] | None, lease: Lease | None) -> None:
-        self._engine = engine
+    def __init__(self, context: Context, worker_id: str, types: Sequence[str] | None, lease: Lease | None) -> None:
+        self._context = context
         self._worker_id = worker_id
         self._only = types
         self._lease = lease
@@ -57,7 +57,7 @@ class Claimer:
         self._window = NARROWEST
         self._unsure: dict[bool, tuple[int, float]] = {}
         """Token and start of a claim of which no answer came: of one for suspects, of one for others."""
-        self._most = max(1, MOST_BYTES // engine.settings.max_payload_bytes)
+        self._most = max(1, MOST_BYTES // context.payloads.max_bytes)
 
     @property
     def unsure_of_suspect(self) -> bool:
@@ -67,7 +67,7 @@ class Claimer:
     @property
     def types(self) -> dict[str, Terms]:
         """The types that have a handler here, with their leases; those defined later are found too."""
-        types = self._engine.types
+        types = self._context.types
         known = len(types)
         if known != self._known:
             names = types.names_with_handlers()
@@ -91,7 +91,7 @@ class Claimer:
         if suspect in self._unsure and (found := self._recover(suspect)):
             return found
         limit = min(limit, self._most)
-        if only in leases and self._engine.database.dialect == "postgres":
+        if only in leases and self._context.repository.has_claim_head:
             return self._held(*self._claim_head(only, limit, running))
         levels = [] if suspect else self._hint()
         claimed = self._claim(limit, suspect, running, levels)
@@ -100,11 +100,11 @@ class Claimer:
             try:
                 more = self._claim(limit - len(claimed[1]), suspect, running, [])
             except Exception as error:
-                if not claimed[1] or not self._engine.database.is_transient(error):
+                if not claimed[1] or not self._context.database.is_transient(error):
                     raise
                 return self._held(*claimed)  # these are ours, whatever the database does now
             return self._held(*claimed) + self._held(*more)
-        if not suspect and self._engine.database.dialect == "postgres":
+        if not suspect and self._context.repository.claims_from_hint:
             if not levels:
                 took = time.monotonic() - claimed[0]
                 self._worth_keeping = min(took / PART_FROM_START, LONGEST_HINT)
@@ -117,7 +117,7 @@ class Claimer:
 
     def _claim(self, limit: int, suspect: bool, running: Sequence[str], levels: Sequence[Level]) -> tuple[float, list[Job]]:
         return self._run(
-            lambda session, token: self._engine.repository.claim(
+            lambda session, token: self._context.repository.claim(
                 session,
                 worker=self._worker_id,
                 token=token,
@@ -133,7 +133,7 @@ class Claimer:
 
     def _claim_head(self, type_name: str, limit: int, running: Sequence[str]) -> tuple[float, list[Job]]:
         return self._run(
-            lambda session, token: self._engine.repository.claim_head(
+            lambda session, token: self._context.repository.claim_head(
                 session,
                 worker=self._worker_id,
                 token=token,
@@ -148,41 +148,41 @@ class Claimer:
         """Run a claim with a token of its own; when it began, and what it took."""
         token = secrets.randbits(63)
         started = time.monotonic()
-        with self._engine.explained(), self._noting(token, started, suspect):
-            taken = self._engine.database.run(lambda session: claim(session, token), single=True)
+        with self._context.explained(), self._noting(token, started, suspect):
+            taken = self._context.database.run(lambda session: claim(session, token), single=True)
         self.more = taken.more
-        return started, self._engine.repository.claimed_jobs(taken)
+        return started, self._context.repository.claimed_jobs(taken)
 
     @contextmanager
     def _noting(self, token: int, started: float, suspect: bool) -> Iterator[None]:
         """Remember a claim that ends with the connection: it may have been made, and then nobody else knows of it."""
-        database = self._engine.database
+        database = self._context.database
         try:
             yield
         except Exception as error:
-            if database.dialect == "postgres" and database.is_transient(error):
+            if database.loses_answers and database.is_transient(error):
                 self._unsure[suspect] = (token, started)
             raise
 
     def _recover(self, suspect: bool) -> list[Held]:
         """What was claimed when the answer was lost."""
         token, started = self._unsure[suspect]
-        with self._engine.database.read() as session:
-            claim = self._engine.repository.claimed_with(session, self._worker_id, token, suspect=suspect)
+        with self._context.database.read() as session:
+            claim = self._context.repository.claimed_with(session, self._worker_id, token, suspect=suspect)
         del self._unsure[suspect]
         self.more = claim.more
-        return self._held(started, self._engine.repository.claimed_jobs(claim))
+        return self._held(started, self._context.repository.claimed_jobs(claim))
 
     def _held(self, started: float, jobs: Sequence[Job]) -> list[Held]:
-        find, leases = self._engine.types.get, self._leases
+        find, leases = self._context.types.get, self._leases
         return [Held(job, find(job.type_name), leases[job.type_name], started) for job in jobs]
 
     def next_due(self) -> float | None:
         """Seconds until the next job is due; negative if one is, None if there is none."""
         if not self.types:
             return None
-        with self._engine.explained(), self._engine.database.read() as session:
-            return self._engine.repository.next_due(session, list(self._leases))
+        with self._context.explained(), self._context.database.read() as session:
+            return self._context.repository.next_due(session, list(self._leases))
 
     # How far the last claim came
 
@@ -208,10 +208,10 @@ class Claimer:
         self._levels = [Level(*key, since) for key, since in last.items()]
 
 
-def checked_types(engine: Engine, types: Iterable[JobTypeOrName] | None) -> tuple[str, ...] | None:
+def checked_types(context: Context, types: Iterable[JobTypeOrName] | None) -> tuple[str, ...] | None:
     """Names of known types, from names or types."""
     if types is None:
         return None
     if isinstance(types, (str, bytes, JobType)) or not isinstance(types, Iterable):
         raise TypeError(f"types must be a list of job types or their names, not {types!r}.")
-    return tuple(dict.fromkeys(engine.types.get(each).name for each in types))
+    return tuple(dict.fromkeys(context.types.get(each).name for each in types))

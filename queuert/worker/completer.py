@@ -18,12 +18,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from queuert.chains.acts import Chains
-from queuert.context import Engine
-from queuert.worker.attempt import Outcome
+from queuert.context import Context
 from queuert.worker.events import Events
 from queuert.worker.leases import Held, LeaseKeeper
-from queuert.worker.results import Ending, OutcomeWriter
+from queuert.worker.outcome import Outcome
+from queuert.worker.results import Result, ResultWriter
 
 logger = logging.getLogger("queuert.worker")
 
@@ -47,17 +46,16 @@ class Completer:
 
     def __init__(
         self,
-        engine: Engine,
-        chains: Chains,
+        context: Context,
         worker_id: str,
         keeper: LeaseKeeper,
         events: Events,
         spawn: Callable[[str, Callable[[], None]], None],
         more_to_come: Callable[[], bool],
     ) -> None:
-        self._database = engine.database
+        self._database = context.database
         self._worker_id = worker_id
-        self._writer = OutcomeWriter(engine, chains, worker_id)
+        self._writer = ResultWriter(context, worker_id)
         self._keeper = keeper
         self._events = events
         self._spawn = spawn
@@ -65,8 +63,8 @@ class Completer:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # for the completer
         self._space = threading.Condition(self._lock)  # for the slots
-        self._queue: deque[Ending] = deque()
-        self._locked: list[tuple[float, Ending]] = []
+        self._queue: deque[Result] = deque()
+        self._locked: list[tuple[float, Result]] = []
         """When to try it again, and what."""
         self._waiting = 0
         self._idle = False
@@ -81,7 +79,7 @@ class Completer:
             while len(self._queue) >= QUEUE and not self._hopeless.is_set():
                 self._space.wait()
             if not self._gone:
-                self._queue.append(Ending(held, outcome))
+                self._queue.append(Result(held, outcome))
                 if self._idle:
                     self._idle = False
                     self._changed.notify()
@@ -117,19 +115,19 @@ class Completer:
         try:
             while group := self._next_group():
                 locked = self._insist(group, wait=False)
-                self._keeper.let_go(ending.held for ending in group if ending.done)
-                for ending in locked:
-                    self._later(ending)
+                self._keeper.let_go(result.held for result in group if result.done)
+                for result in locked:
+                    self._later(result)
                 self._events.happened("completed")
         finally:
             self.give_up()  # slots do not wait for a completer that is gone
             with self._lock:
                 self._gone = True
                 left, self._queue = self._queue, deque()
-            for ending in left:
-                self._end_commit(ending.outcome)
+            for result in left:
+                self._end_commit(result.outcome)
 
-    def _next_group(self) -> list[Ending]:
+    def _next_group(self) -> list[Result]:
         with self._lock:
             while True:
                 group = self._retriable() if self._locked else []
@@ -153,9 +151,9 @@ class Completer:
             if len(self._queue) - found < WORTHWHILE or time.monotonic() >= until:
                 return
 
-    def _retriable(self) -> list[Ending]:
+    def _retriable(self) -> list[Result]:
         now = time.monotonic()
-        due = [ending for at, ending in self._locked if at <= now]
+        due = [result for at, result in self._locked if at <= now]
         self._locked = [entry for entry in self._locked if entry[0] > now]
         return due
 
@@ -164,7 +162,7 @@ class Completer:
             return None
         return max(0.001, min(at for at, _ in self._locked) - time.monotonic())
 
-    def _insist(self, group: list[Ending], *, wait: bool) -> list[Ending]:
+    def _insist(self, group: list[Result], *, wait: bool) -> list[Result]:
         """Write a group, however long the database is away."""
         pause = FIRST_PAUSE
         while True:
@@ -183,37 +181,37 @@ class Completer:
             self._reachable()
             return locked
 
-    def _later(self, ending: Ending) -> None:
+    def _later(self, result: Result) -> None:
         with self._lock:
-            alone = ending.tries >= len(LOCKED_PAUSES) and self._waiting < MAX_WAITING
+            alone = result.tries >= len(LOCKED_PAUSES) and self._waiting < MAX_WAITING
             if alone:
                 self._waiting += 1
             else:
-                pause = LOCKED_PAUSES[min(ending.tries, len(LOCKED_PAUSES) - 1)]
-                self._locked.append((time.monotonic() + pause * random.uniform(0.8, 1.2), ending))
-        ending.tries += 1
+                pause = LOCKED_PAUSES[min(result.tries, len(LOCKED_PAUSES) - 1)]
+                self._locked.append((time.monotonic() + pause * random.uniform(0.8, 1.2), result))
+        result.tries += 1
         if alone:
-            self._spawn("completer-locked", lambda: self._finish_alone(ending))
+            self._spawn("completer-locked", lambda: self._finish_alone(result))
 
-    def _finish_alone(self, ending: Ending) -> None:
+    def _finish_alone(self, result: Result) -> None:
         try:
-            self._insist([ending], wait=True)
-            self._keeper.let_go([ending.held])
+            self._insist([result], wait=True)
+            self._keeper.let_go([result.held])
         finally:
             with self._lock:
                 self._waiting -= 1
                 self._changed.notify()
 
-    def _drop_lost(self, group: list[Ending]) -> None:
+    def _drop_lost(self, group: list[Result]) -> None:
         """What was taken away meanwhile needs no writing any more."""
-        for ending in group:
-            if ending.held.lost:
-                ending.done = True
+        for result in group:
+            if result.held.lost:
+                result.done = True
 
-    def _abandon(self, group: list[Ending]) -> None:
-        left = [ending for ending in group if not ending.done]
-        for ending in left:
-            ending.done = True
+    def _abandon(self, group: list[Result]) -> None:
+        left = [result for result in group if not result.done]
+        for result in left:
+            result.done = True
         if left:
             logger.error(
                 "The database cannot be reached, and the worker ends: the results of %d jobs are not written; their leases "

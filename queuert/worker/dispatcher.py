@@ -22,8 +22,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from queuert.chains.acts import Chains
-from queuert.context import Engine
+from queuert.chains.attempts import release_claims
+from queuert.context import Context
 from queuert.notify.protocol import ANYTHING
 from queuert.worker import suspects
 from queuert.worker.claimer import Claimer
@@ -40,7 +40,7 @@ WINDOW = 0.02
 """Seconds over which finished jobs are counted to know how many that is."""
 LONGEST_WAIT = 0.5
 """Seconds after which a job that waits for a slot is given back."""
-AFTER_YOU = 0.0001
+YIELD_TO_SLOTS = 0.0001
 """Seconds that leave Python's lock to the slots, before the dispatcher looks for what comes next."""
 SUSPECT_LOOK = 1.0
 MARGIN = 0.001
@@ -55,8 +55,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        engine: Engine,
-        chains: Chains,
+        context: Context,
         worker_id: str,
         claimer: Claimer,
         keeper: LeaseKeeper,
@@ -64,8 +63,7 @@ class Dispatcher:
         *,
         poll_interval: float,
     ) -> None:
-        self._engine = engine
-        self._chains = chains
+        self._context = context
         self._worker_id = worker_id
         self._claimer = claimer
         self._keeper = keeper
@@ -76,21 +74,22 @@ class Dispatcher:
         self._stopping = threading.Event()
         self._give_up: Callable[[], bool] = lambda: False
         # Set by others, before they set the event.
+        # Jobs of ours may be due.
         self._news = True
-        """Jobs of ours may be due."""
-        self._heard: set[str] = set()
-        """Their types, as far as they were told."""
-        self._rumour = False
-        """Something may have happened."""
-        self._hungry = False
+        # Their types, as far as they were told.
+        self._news_types: set[str] = set()
+        # Something may have happened, and nobody says what.
+        self._maybe_changed = False
+        # Whether a slot that becomes free wakes us.
+        self._wants_wake_up = False
         self._returned: deque[Held] = deque()
         # The dispatcher's own.
+        # Whether there may be jobs to claim.
         self._more = True
-        """Whether there may be jobs to claim."""
         self._look_at = 0.0
         self._pause = FIRST_PAUSE
+        # Claimed, and waiting until nothing else does.
         self._suspect: Held | None = None
-        """Claimed, and waiting until nothing else does."""
         self._suspects_looked_at = 0.0
         self._return_unsure = False
         self._rate = 0.0
@@ -106,9 +105,9 @@ class Dispatcher:
     def scheduled(self, type_name: str) -> None:
         """Jobs of this type, or of any if there is none, may be due."""
         if not type_name:
-            self._rumour = True
+            self._maybe_changed = True
         elif type_name in self._claimer.types:
-            self._heard.add(type_name)
+            self._news_types.add(type_name)
             self._news = True
         else:
             return
@@ -120,8 +119,8 @@ class Dispatcher:
         self._wake.set()
 
     def slot_free(self) -> None:
-        if self._hungry:
-            self._hungry = False
+        if self._wants_wake_up:
+            self._wants_wake_up = False
             self._wake.set()
 
     def give_back(self, held: Held) -> None:
@@ -138,14 +137,14 @@ class Dispatcher:
     # The thread.
 
     def run(self) -> None:
-        self._engine.database.keep_connection()
+        self._context.database.keep_connection()
         try:
             while not self._stopping.is_set():
                 self._wake.clear()
                 try:
                     pause = self._step(time.monotonic())
                 except Exception as error:
-                    if not self._engine.database.is_transient(error):
+                    if not self._context.database.is_transient(error):
                         raise
                     self._unreachable(error)
                     continue
@@ -162,13 +161,13 @@ class Dispatcher:
         self._return_late(now)
         if now >= self._look_at:
             self._more = True
-        only = self._hear()
+        only = self._take_news()
         # Who frees a slot from here on wakes us; who did before is seen by looking.
-        self._hungry = self._more or self._rumour or self._suspect is not None
+        self._wants_wake_up = self._more or self._maybe_changed or self._suspect is not None
         self._start_suspect(now)
         limit = self._limit(now)
-        if limit > 0 and self._rumour:
-            self._rumour = False
+        if limit > 0 and self._maybe_changed:
+            self._maybe_changed = False
             self._more = self._more or self._is_due()
         if not self._more or limit <= 0:
             return self._until(time.monotonic())
@@ -179,7 +178,7 @@ class Dispatcher:
             self._slots.submit(claimed)
         if not (claimed and self._claimer.more):
             if claimed:
-                time.sleep(AFTER_YOU)
+                time.sleep(YIELD_TO_SLOTS)
             if only is None:
                 self._look_ahead(found=bool(claimed))
             else:
@@ -189,18 +188,18 @@ class Dispatcher:
         self._events.happened("claimed" if claimed else "looked")
         return 0.0 if self._more else self._until(time.monotonic())
 
-    def _hear(self) -> str | None:
+    def _take_news(self) -> str | None:
         """Take note of the news. The type that they are about, where there is one and nothing else to look for."""
         if not self._news:
             return None
         self._news = False
         # Who adds to the old set says afterwards that there are news, so that we look again, at everything.
-        heard, self._heard = self._heard, set()
+        types, self._news_types = self._news_types, set()
         # The pause is longer where something is due that could not be had: it may be of a higher priority.
         had_nothing = not self._more and self._pause == FIRST_PAUSE
         self._more, self._pause = True, FIRST_PAUSE
         self._claimer.news()
-        return heard.pop() if had_nothing and len(heard) == 1 else None
+        return types.pop() if had_nothing and len(types) == 1 else None
 
     def _limit(self, now: float) -> int:
         """How many to claim."""
@@ -227,7 +226,7 @@ class Dispatcher:
         return max(0.0, pause)
 
     def _is_due(self) -> bool:
-        """Ask without claiming, which would be a write: every commit of every process on a SQLite file is a rumour."""
+        """Ask without claiming, which would be a write: every commit of every process on a SQLite file makes us ask."""
         due = self._claimer.next_due()
         if due is not None and due <= 0:
             return True
@@ -261,7 +260,7 @@ class Dispatcher:
         self._suspect = claimed[0]
         self._suspect.turn = True
         self._keeper.take(claimed)
-        self._hungry = True
+        self._wants_wake_up = True
         self._start_suspect(time.monotonic())
         return True
 
@@ -292,13 +291,15 @@ class Dispatcher:
         for held in returned:
             held.over = True
         try:
-            self._engine.database.run(lambda session: self._chains.release_claims(session, self._worker_id, items), single=True)
+            self._context.database.run(
+                lambda session: release_claims(self._context, session, self._worker_id, items), single=True
+            )
         except Exception:
             self._return_unsure = True
             raise
         if self._return_unsure:  # a try that failed may have given them back, and did not live to tell anybody
             self._return_unsure = False
-            self._engine.notifier.publish(ANYTHING)
+            self._context.notifier.publish(ANYTHING)
         self._forget(len(returned))
         self._events.happened("returned")
 
@@ -316,7 +317,7 @@ class Dispatcher:
             try:
                 self._return()
             except Exception as error:
-                if not self._engine.database.is_transient(error):
+                if not self._context.database.is_transient(error):
                     raise
                 if self._give_up():
                     logger.warning("%d claimed jobs could not be given back; their leases run out.", len(self._returned))

@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from queuert.chains.acts import Chains
-from queuert.context import Engine
+from queuert.chains.attempts import release_claims
+from queuert.context import Context
 from queuert.job_types import JobTypeOrName
 from queuert.options import Duration, seconds
 from queuert.worker.attempt import AttemptRun
 from queuert.worker.claimer import Claimer, checked_types
 from queuert.worker.leases import Held
 from queuert.worker.reaper import reap
-from queuert.worker.results import Ending, OutcomeWriter
+from queuert.worker.results import Result, ResultWriter
 from queuert.worker.worker import worker_id
 
 MAX_BATCH = 20
@@ -25,25 +25,24 @@ QUICK = 0.1
 """Seconds in which a batch must run for the next one to be larger."""
 
 
-def drain(engine: Engine, chains: Chains, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None) -> int:
+def drain(context: Context, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None) -> int:
     """Run due jobs until there are none, or the time is up; the number of attempts run, failed ones included."""
     limit = seconds(timeout, "timeout")
-    names = checked_types(engine, types)
-    return _Drain(engine, chains, names, time.monotonic() + limit).run()
+    names = checked_types(context, types)
+    return _Drain(context, names, time.monotonic() + limit).run()
 
 
 class _Drain:
-    def __init__(self, engine: Engine, chains: Chains, types: tuple[str, ...] | None, deadline: float) -> None:
-        self._engine = engine
-        self._chains = chains
+    def __init__(self, context: Context, types: tuple[str, ...] | None, deadline: float) -> None:
+        self._context = context
         self._deadline = deadline
         self._id = worker_id("drain")
-        self._claimer = Claimer(engine, self._id, types, None)
-        self._writer = OutcomeWriter(engine, chains, self._id)
+        self._claimer = Claimer(context, self._id, types, None)
+        self._writer = ResultWriter(context, self._id)
         self._ran = 0
 
     def run(self) -> int:
-        reap(self._engine, self._chains)
+        reap(self._context)
         size = 1
         while time.monotonic() < self._deadline:
             started = time.monotonic()
@@ -55,33 +54,31 @@ class _Drain:
         return self._ran
 
     def _run_batch(self, batch: list[Held]) -> None:
-        endings: list[Ending] = []
+        results: list[Result] = []
         unstarted = list(batch)
         try:
             while unstarted:
                 now, half = time.monotonic(), unstarted[0].lease.duration / 2
                 if now >= self._deadline or now >= unstarted[0].trusted_until - half:
                     break
-                endings += self._run_one(unstarted.pop(0), endings)
+                results += self._run_one(unstarted.pop(0), results)
         finally:
-            self._writer.write(endings, wait=True)
+            self._writer.write(results, wait=True)
             if unstarted:
                 self._give_back(unstarted)
 
-    def _run_one(self, held: Held, endings: list[Ending]) -> list[Ending]:
-        held.attempt = attempt = AttemptRun(
-            self._engine, self._chains, held.job, held.job_type, worker_id=self._id, claimed=held.claimed
-        )
+    def _run_one(self, held: Held, results: list[Result]) -> list[Result]:
+        held.attempt = attempt = AttemptRun(self._context, held.job, held.job_type, worker_id=self._id, claimed=held.claimed)
         self._ran += 1
         try:
             outcome = attempt.run()
         except BaseException:
-            endings.append(Ending(held, attempt.broken_off("It was interrupted.")))
+            results.append(Result(held, attempt.broken_off("It was interrupted.")))
             raise
         if outcome.lost:
             attempt.over(outcome, written=False)
-        return [] if outcome.committed or outcome.lost else [Ending(held, outcome)]
+        return [] if outcome.committed or outcome.lost else [Result(held, outcome)]
 
     def _give_back(self, unstarted: list[Held]) -> None:
         items = [{"id": held.job.id, "token": held.job.lease_token} for held in unstarted]
-        self._engine.database.run(lambda session: self._chains.release_claims(session, self._id, items), single=True)
+        self._context.database.run(lambda session: release_claims(self._context, session, self._id, items), single=True)

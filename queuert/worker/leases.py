@@ -46,15 +46,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from queuert.context import Engine
+from queuert.context import Context
 from queuert.job_types import JobType
 from queuert.model import Job
 from queuert.observing import facts
 from queuert.options import Lease
 from queuert.running_job import Reason
 from queuert.worker import suspects
-from queuert.worker.attempt import AttemptRun, lost_reason
+from queuert.worker.attempt import AttemptRun
 from queuert.worker.events import Events
+from queuert.worker.outcome import lost_reason
 
 logger = logging.getLogger("queuert.worker")
 
@@ -128,8 +129,8 @@ class Held:
 class LeaseKeeper:
     """Knows all jobs in hand, renews their leases, and tells their handlers when one is lost or its time is up."""
 
-    def __init__(self, engine: Engine, worker_id: str, events: Events, on_turn_ended: Callable[[], None]) -> None:
-        self._engine = engine
+    def __init__(self, context: Context, worker_id: str, events: Events, on_turn_ended: Callable[[], None]) -> None:
+        self._context = context
         self._worker_id = worker_id
         self._events = events
         self._on_turn_ended = on_turn_ended
@@ -253,15 +254,15 @@ class LeaseKeeper:
 
     def _renew(self, due: Sequence[Held]) -> None:
         items = [{"id": held.job.id, "token": held.job.lease_token, "lease": held.lease.duration} for held in due]
-        repository, started = self._engine.repository, time.monotonic()
+        repository, started = self._context.repository, time.monotonic()
         try:
-            renewed = self._engine.database.run(
+            renewed = self._context.database.run(
                 lambda session: repository.renew_leases(session, self._worker_id, items), single=True
             )
             missing = [held for held in due if held.job.id not in renewed]
             states = self._states(missing) if missing else {}
         except Exception as error:
-            if not self._engine.database.is_transient(error):
+            if not self._context.database.is_transient(error):
                 raise
             self._unreachable(due, error)
             return
@@ -293,7 +294,7 @@ class LeaseKeeper:
         try:
             states = self._states(doubted)
         except Exception as error:
-            if not self._engine.database.is_transient(error):
+            if not self._context.database.is_transient(error):
                 raise
             self._doubt_all = True
             return
@@ -302,8 +303,8 @@ class LeaseKeeper:
                 self._lost(held, reason)
 
     def _states(self, doubted: Sequence[Held]) -> dict[str, Reason | None]:
-        with self._engine.database.read() as session:
-            states = self._engine.repository.lease_states(session, [held.job.id for held in doubted])
+        with self._context.database.read() as session:
+            states = self._context.repository.lease_states(session, [held.job.id for held in doubted])
         return {held.job.id: lost_reason(states.get(held.job.id), self._worker_id, held.job.lease_token) for held in doubted}
 
     def _lost(self, held: Held, reason: Reason) -> None:

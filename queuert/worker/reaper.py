@@ -14,17 +14,16 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from queuert import observing
-from queuert.chains.acts import Chains
-from queuert.context import Engine
+from queuert.chains.attempts import end_attempts
+from queuert.context import Context
 from queuert.error_codes import MAX_DETAIL, WORKER_LOST, clean
 from queuert.model import Job
 from queuert.options import Backoff, BackoffFunction
 from queuert.storage.protocol import Session
-from queuert.worker.attempt import retry_or_fail
 from queuert.worker.events import Events
+from queuert.worker.outcome import Record, record, retry_or_fail
 
 logger = logging.getLogger("queuert.worker")
 
@@ -40,16 +39,14 @@ class Reaper:
 
     def __init__(
         self,
-        engine: Engine,
-        chains: Chains,
+        context: Context,
         *,
         interval: float,
         backoff: BackoffFunction | None,
         holds: Callable[[str, int | None], bool],
         events: Events,
     ) -> None:
-        self._engine = engine
-        self._chains = chains
+        self._context = context
         self._interval = interval
         self._backoff = backoff
         self._holds = holds
@@ -65,9 +62,9 @@ class Reaper:
         while not self._stopping.wait(pause):
             pause = self._interval * random.uniform(0.75, 1.0)
             try:
-                reap(self._engine, self._chains, self._backoff, self._holds, self._stopping.is_set)
+                reap(self._context, self._backoff, self._holds, self._stopping.is_set)
             except Exception as error:
-                if not self._engine.database.is_transient(error):
+                if not self._context.database.is_transient(error):
                     raise
                 if not out:
                     logger.warning("Leases cannot be checked (%s: %s); trying again.", type(error).__name__, error)
@@ -78,27 +75,26 @@ class Reaper:
 
 
 def reap(
-    engine: Engine,
-    chains: Chains,
+    context: Context,
     backoff: BackoffFunction | None = None,
     holds: Callable[[str, int | None], bool] = lambda job_id, token: False,
     stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Take back all jobs whose leases have ended by now; how many."""
-    with engine.explained(), engine.database.read() as session:
-        now = engine.repository.clock(session)
+    with context.explained(), context.database.read() as session:
+        now = context.repository.clock(session)
     total = 0
 
     def work(session: Session) -> tuple[int, int]:
-        expired = engine.repository.lock_expired(session, now, BATCH)
+        expired = context.repository.lock_expired(session, now, BATCH)
         lost = [job for job in expired if not holds(job.id, job.lease_token)]
-        items = [_lost(engine, job, backoff) for job in lost]
-        ended = chains.end_attempts(session, items) if lost else set()
-        observing.reaped(engine, session, [each for each in zip(lost, items, strict=True) if each[0].id in ended])
+        items = [_lost(context, job, backoff) for job in lost]
+        ended = end_attempts(context, session, items) if lost else set()
+        observing.reaped(context, session, [each for each in zip(lost, items, strict=True) if each[0].id in ended])
         return len(expired), len(ended)
 
     while not stopping():
-        found, ended = engine.database.run(work)
+        found, ended = context.database.run(work)
         total += ended
         if found < BATCH or not ended:
             break
@@ -108,20 +104,9 @@ def reap(
     return total
 
 
-def _lost(engine: Engine, job: Job, backoff: BackoffFunction | None) -> dict[str, Any]:
-    known = engine.types.find(job.type_name)
+def _lost(context: Context, job: Job, backoff: BackoffFunction | None) -> Record:
+    known = context.types.find(job.type_name)
     detail = clean(f"The worker {job.leased_by} did not renew its lease: it died, or lost the database.", MAX_DETAIL)
-    return {
-        "id": job.id,
-        "worker": job.leased_by,
-        "token": job.lease_token,
-        "outcome": "lost",
-        "code": WORKER_LOST,
-        "detail": detail,
-        "error": detail,
-        "at": None,
-        "after": None,
-        "forgive": 0,
-        "waited": None,
-        **retry_or_fail(job, known.resolve_backoff(backoff) if known else Backoff()),
-    }
+    texts = {"code": WORKER_LOST, "detail": detail, "error": detail}
+    again = retry_or_fail(job, known.resolve_backoff(backoff) if known else Backoff())
+    return record(job, job.leased_by, outcome="lost", **texts, **again)

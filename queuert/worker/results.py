@@ -15,22 +15,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
-from queuert.chains.acts import Chains, Completed, is_simple
-from queuert.context import Engine
+from queuert.chains.attempts import end_attempts
+from queuert.chains.complete import batch, complete_batch
+from queuert.context import Context
 from queuert.error_codes import error_code
 from queuert.model import Job, Status
 from queuert.notify.protocol import ANYTHING
 from queuert.observing import facts
 from queuert.storage.protocol import Session
-from queuert.worker.attempt import Outcome
 from queuert.worker.leases import Held
+from queuert.worker.outcome import Outcome, Record
 
 logger = logging.getLogger("queuert.worker")
 
 
-class Ending:
+class Result:
     """A job in hand whose attempt has ended, with what is to be written about it."""
 
     __slots__ = ("done", "held", "outcome", "tries", "unsure")
@@ -39,144 +39,143 @@ class Ending:
         self.held = held
         self.outcome = outcome
         self.done = False
+        # How often its rows were found locked.
         self.tries = 0
-        """How often its rows were found locked."""
+        # Whether an earlier try may have been committed without our knowing.
         self.unsure = False
-        """Whether an earlier try may have been committed without our knowing."""
 
 
-class OutcomeWriter:
-    """Writes endings for one worker."""
+class ResultWriter:
+    """Writes results for one worker."""
 
-    def __init__(self, engine: Engine, chains: Chains, worker_id: str) -> None:
-        self._engine = engine
-        self._chains = chains
+    def __init__(self, context: Context, worker_id: str) -> None:
+        self._context = context
         self._worker_id = worker_id
 
-    def write(self, endings: Sequence[Ending], *, wait: bool) -> list[Ending]:
-        """Write endings and mark them as done; those whose rows are locked by others come back, unless it may `wait`."""
-        for ending in endings:
-            if ending.outcome.commit is not None:
-                self._settle(ending)
-        open_ = [ending for ending in endings if not ending.done]
+    def write(self, results: Sequence[Result], *, wait: bool) -> list[Result]:
+        """Write results and mark them as done; those whose rows are locked by others come back, unless it may `wait`."""
+        for result in results:
+            if result.outcome.commit is not None:
+                self._settle(result)
+        open_ = [result for result in results if not result.done]
         if not open_:
             return []
         try:
             return self._commit(open_, wait=wait)
         except Exception as error:
-            if self._engine.database.is_transient(error):
-                for ending in open_:
-                    ending.unsure = True
+            if self._context.database.is_transient(error):
+                for result in open_:
+                    result.unsure = True
                 raise
             if len(open_) > 1:
                 middle = len(open_) // 2
                 return self.write(open_[:middle], wait=wait) + self.write(open_[middle:], wait=wait)
             return self._refused(open_[0], error, wait=wait)
 
-    def _settle(self, ending: Ending) -> None:
+    def _settle(self, result: Result) -> None:
         """The handler has written it itself, and left it to us to wait for the disk."""
-        attempt = ending.held.attempt
+        attempt = result.held.attempt
         assert attempt is not None
-        outcome = attempt.settle(ending.outcome)
-        ending.done = outcome.committed
-        ending.outcome = attempt.broken_off() if outcome.lost else outcome
+        outcome = attempt.settle(result.outcome)
+        result.done = outcome.committed
+        result.outcome = attempt.broken_off() if outcome.lost else outcome
 
-    def _refused(self, ending: Ending, error: Exception, *, wait: bool) -> list[Ending]:
-        attempt = ending.held.attempt
-        if ending.outcome.completion is not None and attempt is not None:
+    def _refused(self, result: Result, error: Exception, *, wait: bool) -> list[Result]:
+        attempt = result.held.attempt
+        if result.outcome.completion is not None and attempt is not None:
             # Without the error's text, which may quote the result.
             logger.warning(
                 "The result of %s cannot be stored: %s.",
-                ending.held,
+                result.held,
                 error_code(error),
-                extra={"event": "result_refused", **facts(ending.held.job, self._worker_id)},
+                extra={"event": "result_refused", **facts(result.held.job, self._worker_id)},
             )
-            ending.outcome = attempt.failed(error)
-            return self.write([ending], wait=wait)
-        ended = ending.outcome.ended
-        if ended is not None and (ended["detail"] or ended["error"]):
-            ending.outcome = Outcome(ended={**ended, "detail": None, "error": None})
-            return self.write([ending], wait=wait)
+            result.outcome = attempt.failed(error)
+            return self.write([result], wait=wait)
+        record = result.outcome.record
+        if record is not None and (record["detail"] or record["error"]):
+            result.outcome = Outcome(record={**record, "detail": None, "error": None})
+            return self.write([result], wait=wait)
         logger.error(
             "The end of %s cannot be recorded (%s); its lease runs out.",
-            ending.held,
+            result.held,
             error_code(error),
-            extra={"event": "end_refused", **facts(ending.held.job, self._worker_id)},
+            extra={"event": "end_refused", **facts(result.held.job, self._worker_id)},
         )
-        ending.done = True
+        result.done = True
         return []
 
-    def _commit(self, endings: Sequence[Ending], *, wait: bool) -> list[Ending]:
-        group = _Group(self._engine, self._chains, self._worker_id, endings, wait=wait)
-        written = self._engine.database.run(group.work, recover=group.recover, single=group.single)
+    def _commit(self, results: Sequence[Result], *, wait: bool) -> list[Result]:
+        group = _Transaction(self._context, self._worker_id, results, wait=wait)
+        written = self._context.database.run(group.work, recover=group.recover, single=group.single)
         if group.unsure or group.found:  # a try before may have written it, and did not live to tell anybody
-            self._engine.notifier.publish(ANYTHING)
+            self._context.notifier.publish(ANYTHING)
         locked = []
-        for ending in endings:
-            if ending.held.job.id in group.locked:
-                locked.append(ending)
+        for result in results:
+            if result.held.job.id in group.locked:
+                locked.append(result)
                 continue
-            ending.done = True
-            if ending.held.attempt is not None:
-                ending.held.attempt.over(ending.outcome, written=ending.held.job.id in written)
+            result.done = True
+            if result.held.attempt is not None:
+                result.held.attempt.over(result.outcome, written=result.held.job.id in written)
         return locked
 
 
-class _Group:
-    """One transaction's worth of endings. Its work can run more than once, so it starts from nothing each time."""
+class _Transaction:
+    """One transaction's worth of results. Its work can run more than once, so it starts from nothing each time."""
 
-    def __init__(self, engine: Engine, chains: Chains, worker_id: str, endings: Sequence[Ending], *, wait: bool) -> None:
-        self._repository = engine.repository
-        self._chains = chains
+    def __init__(self, context: Context, worker_id: str, results: Sequence[Result], *, wait: bool) -> None:
+        self._context = context
         self._worker_id = worker_id
         self._wait = wait
-        self._endings = endings
-        self.unsure = [ending.held.job.id for ending in endings if ending.unsure]
-        self._completions = [c for ending in endings if (c := ending.outcome.completion) is not None]
-        self._ended = [e for ending in endings if (e := ending.outcome.ended) is not None]
-        plain = not self._ended and not self.unsure and all(map(is_simple, self._completions))
-        self.single = plain and engine.database.dialect == "postgres"
-        """Whether one statement writes all of it. On SQLite it takes several."""
+        self._results = results
+        # SQLite does not lose answers, and its transactions must start with a write.
+        self.unsure = [r.held.job.id for r in results if r.unsure] if context.database.loses_answers else []
+        self._completions = [c for result in results if (c := result.outcome.completion) is not None]
+        self._records = [record for result in results if (record := result.outcome.record) is not None]
+        plain = not self._records and not self.unsure and all(completion.is_simple for completion in self._completions)
+        # Whether one statement writes all of it.
+        self.single = plain and context.repository.completes_in_one_statement
+        # Left out: somebody else has locked their rows.
         self.locked: set[str] = set()
-        """Left out: somebody else has locked their rows."""
+        # Whether `recover` found that it was written.
         self.found = False
-        """Whether `recover` found that it was written."""
-        self._plan = chains.plan(self._completions)
+        self._batch = batch(context, worker_id, self._completions)
 
     def work(self, session: Session) -> set[str]:
         """The ids of what was written."""
         self.locked = set()
         written = self._written_before(session)
-        plan = self._plan
+        todo = self._batch
         if written:
-            plan = self._chains.plan([c for c in self._completions if c.job.id not in written])
-        if plan.completions:
-            result: Completed = self._chains.carry_out(session, self._worker_id, plan, wait=self._wait)
-            self.locked |= result.unlocked
-            written |= result.ids
-        ended = self._lockable(session, self._ended)
-        if ended:
-            written |= self._chains.end_attempts(session, ended)
+            todo = batch(self._context, self._worker_id, [c for c in self._completions if c.job.id not in written])
+        if todo.completions:
+            completed = complete_batch(self._context, session, self._worker_id, todo, wait=self._wait)
+            self.locked |= completed.locked
+            written |= completed.ids
+        records = self._lockable(session)
+        if records:
+            written |= end_attempts(self._context, session, records)
         return written
 
     def _written_before(self, session: Session) -> set[str]:
-        # SQLite does not lose answers, and its transactions must start with a write.
-        if not self.unsure or session.dialect == "sqlite":
+        if not self.unsure:
             return set()
-        jobs, tokens = self._repository.get_jobs(session, self.unsure), self._tokens()
+        jobs, tokens = self._context.repository.get_jobs(session, self.unsure), self._tokens()
         return {job.id for job in jobs.values() if self._is_ours(job, tokens[job.id])}
 
-    def _lockable(self, session: Session, ended: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        if not ended or self._wait or session.dialect == "sqlite":
-            return ended
-        free = self._repository.lock_jobs(session, sorted(str(item["id"]) for item in ended), wait=False)
-        self.locked |= {str(item["id"]) for item in ended} - free
-        return [item for item in ended if item["id"] in free]
+    def _lockable(self, session: Session) -> Sequence[Record]:
+        if not self._records or self._wait:
+            return self._records
+        ids = sorted(str(record["id"]) for record in self._records)
+        free = self._context.repository.lock_jobs(session, ids, wait=False)
+        self.locked |= set(ids) - free
+        return [record for record in self._records if record["id"] in free]
 
     def recover(self, session: Session) -> set[str] | None:
         """The answer to COMMIT was lost. If it went through, none of the jobs is held by us any more."""
         tokens = self._tokens()
-        jobs = self._repository.get_jobs(session, list(tokens))
+        jobs = self._context.repository.get_jobs(session, list(tokens))
         for job in jobs.values():
             ours = job.status is Status.RUNNING and job.leased_by == self._worker_id
             if ours and job.lease_token == tokens[job.id] and job.id not in self.locked:
@@ -185,7 +184,7 @@ class _Group:
         return set(tokens) - self.locked
 
     def _tokens(self) -> dict[str, int | None]:
-        return {ending.held.job.id: ending.held.job.lease_token for ending in self._endings}
+        return {result.held.job.id: result.held.job.lease_token for result in self._results}
 
     def _is_ours(self, job: Job, token: int | None) -> bool:
         """Completed by this very attempt."""

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from queuert.chains.acts import Chains
-from queuert.context import Engine
+from queuert.context import Context
 from queuert.notify.protocol import Channel, Notice, Subscription
 from queuert.options import BackoffFunction, Lease
 from queuert.worker.attempt import AttemptRun
@@ -48,7 +47,7 @@ GRACE = 0.5
 
 
 @dataclass(frozen=True)
-class CrewOptions:
+class WorkerOptions:
     """What a worker was told, checked."""
 
     name: str
@@ -62,16 +61,15 @@ class CrewOptions:
     chores: tuple[Chore, ...]
 
 
-class Crew:
+class WorkerThreads:
     """The threads of a worker, from a start to its end."""
 
-    def __init__(self, engine: Engine, chains: Chains, options: CrewOptions, worker_id: str, events: Events) -> None:
+    def __init__(self, context: Context, options: WorkerOptions, worker_id: str, events: Events) -> None:
         self.worker_id = worker_id
         self.pid = os.getpid()
         self.error: BaseException | None = None
         self.ended = threading.Event()
-        self._engine = engine
-        self._chains = chains
+        self._context = context
         self._options = options
         self._on_stop: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -81,19 +79,16 @@ class Crew:
         self._subscription: Subscription | None = None
         self._reserved = 0
 
-        self._keeper = LeaseKeeper(engine, worker_id, events, lambda: self._dispatcher.look_again())
-        self._claimer = Claimer(engine, worker_id, options.types, options.lease)
-        self._completer = Completer(
-            engine, chains, worker_id, self._keeper, events, self._spawn, lambda: self._slots.waiting > 0
-        )
+        self._keeper = LeaseKeeper(context, worker_id, events, lambda: self._dispatcher.look_again())
+        self._claimer = Claimer(context, worker_id, options.types, options.lease)
+        self._completer = Completer(context, worker_id, self._keeper, events, self._spawn, lambda: self._slots.waiting > 0)
         self._dispatcher = Dispatcher(
-            engine, chains, worker_id, self._claimer, self._keeper, events, poll_interval=options.poll_interval
+            context, worker_id, self._claimer, self._keeper, events, poll_interval=options.poll_interval
         )
         self._slots = Slots(options.concurrency, self._work, self._dispatcher.slot_free)
         self._dispatcher.attach(self._slots)
         self._reaper = Reaper(
-            engine,
-            chains,
+            context,
             interval=options.reap_interval,
             backoff=options.backoff,
             holds=self._keeper.holds,
@@ -105,13 +100,10 @@ class Crew:
 
     def start(self) -> None:
         self._check()
-        reserve = getattr(self._engine.database, "reserve", None)
-        if reserve is not None:
-            connections = self._options.concurrency + BACKGROUND_CONNECTIONS + len(self._housekeepers)
-            reserve(connections)
-            self._reserved = connections
+        self._reserved = self._options.concurrency + BACKGROUND_CONNECTIONS + len(self._housekeepers)
+        self._context.database.reserve(self._reserved)
         channels = frozenset((Channel.SCHEDULED, Channel.OWNERSHIP_LOST))
-        self._subscription = self._engine.notifier.subscribe(self._notice, channels=channels)
+        self._subscription = self._context.notifier.subscribe(self._notice, channels=channels)
         self._spawn("leases", self._keeper.run)
         self._spawn("completer", self._completer.run)
         for number in range(1, self._options.concurrency + 1):
@@ -125,12 +117,12 @@ class Crew:
         """What cannot work is said at once, by whoever starts the worker: no tables, no such file."""
         if not self._claimer.types:
             logger.warning("The worker %s has no job type with a handler to run.", self.worker_id)
-        if self._engine.database.in_block:
+        if self._context.database.in_block:
             return
         try:
             self._claimer.next_due()
         except Exception as error:
-            if not self._engine.database.is_transient(error):
+            if not self._context.database.is_transient(error):
                 raise
             logger.warning("The database is not there yet (%s: %s).", type(error).__name__, error)
 
@@ -141,7 +133,7 @@ class Crew:
             except BaseException as error:
                 self._died(thread, error)
             finally:
-                self._engine.database.thread_ends()
+                self._context.database.thread_ends()
                 with self._lock:
                     del self._threads[thread]
 
@@ -183,8 +175,7 @@ class Crew:
             return
         options = self._options
         attempt = AttemptRun(
-            self._engine,
-            self._chains,
+            self._context,
             held.job,
             held.job_type,
             worker_id=self.worker_id,
@@ -267,7 +258,7 @@ class Crew:
             logger.critical("The worker %s could not end in order.", self.worker_id, exc_info=error)
             self.error = self.error or error
         finally:
-            self._engine.database.thread_ends()
+            self._context.database.thread_ends()
             about = {"event": "worker_stopped", "worker_id": self.worker_id}
             logger.info("The worker %s has stopped.", self.worker_id, extra=about)
             self.ended.set()
@@ -288,9 +279,7 @@ class Crew:
         self._join("leases", "reaper", "housekeeping-")
         if self._subscription is not None:
             self._subscription.close()
-        release = getattr(self._engine.database, "release", None)
-        if release is not None and self._reserved:
-            release(self._reserved)
+        self._context.database.reserve(-self._reserved)
 
     def _join(self, *roles: str, late: Callable[[], None] | None = None) -> None:
         """Wait for threads to end, however long that takes; `late` is called once if the deadline passes."""

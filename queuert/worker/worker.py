@@ -5,7 +5,7 @@
 
     app.worker(concurrency=10).run()  # in a process of its own: until SIGTERM or SIGINT
 
-Each start has a crew of threads and an id of its own (`crew.py`), so a worker can be started again after it stopped.
+Each start has threads and an id of its own (`threads.py`), so a worker can be started again after it stopped.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from queuert.chains.acts import Chains
-from queuert.context import Engine
+from queuert.context import Context
 from queuert.errors import QueuertError
 from queuert.job_types import BackoffOption, JobTypeOrName, TypeOptions
 from queuert.options import UNSET, Duration, Lease, seconds
@@ -33,7 +32,7 @@ from queuert.worker.claimer import Claimer, checked_types
 from queuert.worker.events import Events
 from queuert.worker.housekeeping import Chore
 from queuert.worker.reaper import LONGEST_INTERVAL, PART_OF_LEASE
-from queuert.worker.threads import Crew, CrewOptions
+from queuert.worker.threads import WorkerOptions, WorkerThreads
 
 logger = logging.getLogger("queuert.worker")
 
@@ -55,8 +54,7 @@ class Worker:
 
     def __init__(
         self,
-        engine: Engine,
-        chains: Chains,
+        context: Context,
         *,
         concurrency: int = 1,
         types: Iterable[JobTypeOrName] | None = None,
@@ -73,12 +71,12 @@ class Worker:
         if not 1 <= concurrency <= MAX_CONCURRENCY:
             raise ValueError(f"concurrency must be from 1 to {MAX_CONCURRENCY:,}, not {concurrency}.")
         checked = TypeOptions(lease=lease, backoff=backoff, middleware=middleware)
-        names = checked_types(engine, types)
+        names = checked_types(context, types)
         if reap_interval is None:
-            leases = Claimer(engine, "", names, lease).types.values()
+            leases = Claimer(context, "", names, lease).types.values()
             shortest = min((each.duration for each in leases), default=LONGEST_INTERVAL / PART_OF_LEASE)
             reap_interval = min(LONGEST_INTERVAL, shortest * PART_OF_LEASE)
-        self._options = CrewOptions(
+        self._options = WorkerOptions(
             name=_checked_name(name),
             concurrency=concurrency,
             types=names,
@@ -89,13 +87,12 @@ class Worker:
             middleware=tuple(checked.middleware),
             chores=tuple(housekeeping),
         )
-        self._engine = engine
-        self._chains = chains
+        self._context = context
         self.events = Events()
         self._lock = threading.Lock()
-        self._crew: Crew | None = None
-        self._told: Crew | None = None
-        """The crew whose error somebody was told of: until then `run()` does not start another over it."""
+        self._threads: WorkerThreads | None = None
+        # Those whose error was raised to somebody: until then `run()` does not start others over it.
+        self._raised: WorkerThreads | None = None
         self._id = worker_id(self._options.name)
         forks.watch(self)
 
@@ -115,42 +112,42 @@ class Worker:
     @property
     def running(self) -> bool:
         """Whether it claims jobs."""
-        crew = self._crew
-        return crew is not None and not crew.stopping
+        threads = self._threads
+        return threads is not None and not threads.stopping
 
     @property
     def error(self) -> BaseException | None:
         """What killed it, if something did."""
-        crew = self._crew
-        return crew.error if crew is not None else None
+        threads = self._threads
+        return threads.error if threads is not None else None
 
     @property
     def unfinished(self) -> list[str]:
         """After `stop()`: the jobs whose handlers still run, or whose results are still to be written."""
-        crew = self._crew
-        return crew.unfinished() if crew is not None and crew.stopping else []
+        threads = self._threads
+        return threads.unfinished() if threads is not None and threads.stopping else []
 
     def start(self) -> None:
         """Start the threads and return."""
         self._start()
 
-    def _start(self) -> Crew:
+    def _start(self) -> WorkerThreads:
         with self._lock:
             if self.running:
                 raise QueuertError(f"The worker {self._id} runs already: stop it first, or make another.")
-            before = self._crew
+            before = self._threads
             if before is not None:
                 self._id = worker_id(self._options.name)
             # Known before it starts: its first job may stop it.
-            crew = self._crew = Crew(self._engine, self._chains, self._options, self._id, self.events)
+            threads = self._threads = WorkerThreads(self._context, self._options, self._id, self.events)
             try:
-                crew.start()
+                threads.start()
             except BaseException:
-                crew.stop(0)
-                self._crew = before
+                threads.stop(0)
+                self._threads = before
                 raise
         logger.info("The worker %s has started.", self._id, extra={"event": "worker_started", "worker_id": self._id})
-        return crew
+        return threads
 
     def stop(self, timeout: Duration | None = STOP_TIMEOUT) -> bool:
         """Claim no more, give back what was not started, and wait for the handlers that run.
@@ -160,16 +157,16 @@ class Worker:
         once. None waits for ever.
         """
         limit = float("inf") if timeout is None else seconds(timeout, "timeout")
-        crew = self._crew
-        if crew is None:
+        threads = self._threads
+        if threads is None:
             return True
-        crew.stop(limit)
-        ended = crew.ended.is_set() if crew.is_own_thread() else crew.wait(limit)
-        self._raise_error(crew)
+        threads.stop(limit)
+        ended = threads.ended.is_set() if threads.is_own_thread() else threads.wait(limit)
+        self._raise_error(threads)
         if not ended:
-            about = {"event": "worker_unfinished", "worker_id": crew.worker_id}
-            unfinished = ", ".join(crew.unfinished())
-            logger.warning("The worker %s has stopped, but not finished: %s.", crew.worker_id, unfinished, extra=about)
+            about = {"event": "worker_unfinished", "worker_id": threads.worker_id}
+            unfinished = ", ".join(threads.unfinished())
+            logger.warning("The worker %s has stopped, but not finished: %s.", threads.worker_id, unfinished, extra=about)
         return ended
 
     def run(self, *, timeout: Duration | None = STOP_TIMEOUT) -> bool:
@@ -181,23 +178,23 @@ class Worker:
         # A SimpleQueue, since a signal may come while this thread holds the lock of anything else.
         inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         with _signals(inbox.put):
-            crew = self._crew
-            if crew is None or (crew.stopping and (crew.error is None or crew is self._told)):
-                crew = self._start()
-            crew.on_stop(lambda: inbox.put(None))
+            threads = self._threads
+            if threads is None or (threads.stopping and (threads.error is None or threads is self._raised)):
+                threads = self._start()
+            threads.on_stop(lambda: inbox.put(None))
             received = inbox.get()
             if received is not None:
                 about = {"event": "worker_signalled", "worker_id": self._id}
                 logger.info("The worker %s stops on %s.", self._id, signal.Signals(received).name, extra=about)
-                crew.stop(limit)
-            ended = crew.wait()
-        self._raise_error(crew)
+                threads.stop(limit)
+            ended = threads.wait()
+        self._raise_error(threads)
         return ended
 
-    def _raise_error(self, crew: Crew) -> None:
-        if crew.error is not None:
-            self._told = crew
-            raise crew.error
+    def _raise_error(self, threads: WorkerThreads) -> None:
+        if threads.error is not None:
+            self._raised = threads
+            raise threads.error
 
     def __enter__(self) -> Worker:
         self._start()
@@ -213,7 +210,7 @@ class Worker:
 
     def after_fork(self) -> Iterable[object]:
         """In a child there are no threads of ours: this worker has not been started there."""
-        inherited, self._crew = self._crew, None
+        inherited, self._threads = self._threads, None
         self._lock = threading.Lock()
         self._id = worker_id(self._options.name)
         return () if inherited is None else (inherited,)

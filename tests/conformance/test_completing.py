@@ -23,7 +23,7 @@ def test_completing_stores_output_and_attempt_and_ends_the_lease(store: Store) -
     assert (now.leased_by, now.leased_until, now.continued_to) == (None, None, None)
     # The token stays, so that a commit whose answer was lost can be recognised.
     assert now.lease_token == job.lease_token
-    assert store.engine.decode_job(now).output == {"done": [1, 2]}
+    assert store.context.decode_job(now).output == {"done": [1, 2]}
     (attempt,) = store.attempts(chain)
     assert (attempt.attempt, attempt.worker_id, attempt.outcome) == (1, "w5", "succeeded")
     assert attempt.claimed_at == attempt.started_at == job.last_attempt_at
@@ -122,7 +122,7 @@ def test_a_row_that_the_database_refuses_leaves_the_batch_undone(store: Store) -
 
 
 def test_with_history_of_failures_a_success_writes_no_attempt(store: Store) -> None:
-    object.__setattr__(store.engine.settings, "history", "failures")
+    object.__setattr__(store.context.settings, "history", "failures")
     store.start()
     (job,) = store.claim()
     store.end(job, after=0)

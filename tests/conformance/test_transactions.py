@@ -144,7 +144,7 @@ def test_an_attempt_can_be_recorded_after_the_handlers_sql_failed(store: Store) 
 
 def test_notices_of_what_was_rolled_back_are_never_told(store: Store) -> None:
     told: list[Any] = []
-    with store.engine.notifier.subscribe(told.append, channels=set(Channel)):
+    with store.context.notifier.subscribe(told.append, channels=set(Channel)):
         with pytest.raises(Undo), store.database.block() as session:
             store.start("a", conn=session.raw)
             raise Undo

@@ -65,7 +65,7 @@ def test_the_types_share_the_limit_of_a_state(store: Store) -> None:
     sizes = {"a": 13, "b": 1, "c": 8, "d": 2, "e": 5, "f": 3}
     for name, size in sizes.items():
         if name not in store.type_names:
-            store.engine.types.declare(name)
+            store.context.types.declare(name)
         store.start_many(size, name)
     everything = sum(sizes.values())
     for limit, share in itertools.product((1, 2, 5, 6, 7, 12, 18, 26, 31, 32, 33), (1, 3, 500)):

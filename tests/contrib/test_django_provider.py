@@ -73,7 +73,7 @@ def app(entry: dict[str, Any]) -> Iterator[Queuert]:
 def heard(app: Queuert) -> list[Notice]:
     """What is published in this process, as it happens."""
     notices: list[Notice] = []
-    notifier: Any = app._engine.notifier
+    notifier: Any = app._context.notifier
     publish = notifier.publish
 
     def record(told: Any) -> None:

@@ -97,7 +97,7 @@ def test_options_come_from_the_configuration(sqlite_path: Path) -> None:
     app = make_app(queue, QUEUERT_DATABASE=f"sqlite:///{sqlite_path}", QUEUERT_TABLE_PREFIX="shop_", QUEUERT_HISTORY="failures")
     with app.app_context(), pytest.raises(SchemaVersionError, match="shop_job"):
         queue.stats()
-    assert queue.queuert._engine.settings.history == "failures"
+    assert queue.queuert._context.settings.history == "failures"
 
 
 @pytest.mark.parametrize(

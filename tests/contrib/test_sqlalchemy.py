@@ -31,7 +31,7 @@ from queuert.errors import (
     UnsupportedDatabaseError,
 )
 from queuert.notify.protocol import Channel, Notice
-from queuert.sqlite.guard import TransactionMisuseError
+from queuert.errors import TransactionMisuseError
 
 
 class Base(DeclarativeBase):
@@ -109,7 +109,7 @@ class Heard:
 
     def __init__(self, app: Queuert) -> None:
         self.notices: list[Notice] = []
-        notifier: Any = app._engine.notifier
+        notifier: Any = app._context.notifier
         publish = notifier.publish
 
         def record(notices: Any) -> None:
@@ -283,10 +283,10 @@ def test_on_postgresql_a_session_needs_no_notify_in_its_transaction(
     engine = make_engine(engine_url(request, "postgres"))
     with make_app(engine) as app:
         statements: list[str] = []
-        monkeypatch.setattr(app._engine.notifier, "notify_in_transaction", lambda *args: statements.append("notify"))
+        monkeypatch.setattr(app._context.notifier, "notify_in_transaction", lambda *args: statements.append("notify"))
         with Session(engine) as session, session.begin():
             app.start_chain("ship", conn=session)
-            assert app._engine.channel_in_transaction(app._engine.join(session), Channel.SCHEDULED) is None
+            assert app._context.channel_in_transaction(app._context.join(session), Channel.SCHEDULED) is None
         assert statements == []
     engine.dispose()
 

@@ -235,7 +235,7 @@ def stay_in_the_library(app: Queuert, marks: Marks, point: str) -> None:
     """Have the process stay where no handler runs."""
     slots: Any = Slots
     writer: Any = OutcomeWriter
-    notifier: Any = app._engine.notifier
+    notifier: Any = app._context.notifier
     if point == "claimed":
         slots.submit = lambda self, claimed: stay(marks, point, claimed[0].job.id)
     elif point == "returned":
@@ -256,7 +256,7 @@ def main(options: dict[str, Any]) -> int:
     marks = Marks(Path(options["marks"]))
     app = Queuert(options["url"], **options.get("app", {}))
     if "heartbeat" in options:
-        notifier: Any = app._engine.notifier
+        notifier: Any = app._context.notifier
         notifier._heartbeat = options["heartbeat"]
     app.include(make_types(marks, **options.get("types", {})))
     stay_in_the_library(app, marks, options.get("stay", ""))

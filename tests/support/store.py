@@ -12,7 +12,7 @@ from queuert.chains.history import History
 from queuert.chains.read import Reader
 from queuert.chains.retention import Cleaner
 from queuert.chains.start import NewChain, Starter
-from queuert.context import Engine, Settings
+from queuert.context import Context, Settings
 from queuert.ids import Ids
 from queuert.job_types import JobTypes
 from queuert.model import Chain, Job
@@ -55,12 +55,12 @@ class Store:
         for name in types:
             registry.declare(name)
         self.type_names = tuple(types)
-        self.engine = Engine(self.database, self.repository, registry, InProcessNotifier(), Ids(), Settings(history=history))
-        self.starter = Starter(self.engine)
-        self.chains = Chains(self.engine)
-        self.reader = Reader(self.engine)
-        self.history = History(self.engine)
-        self.cleaner = Cleaner(self.engine, Retention())
+        self.context = Context(self.database, self.repository, registry, InProcessNotifier(), Ids(), Settings(history=history))
+        self.starter = Starter(self.context)
+        self.chains = Chains(self.context)
+        self.reader = Reader(self.context)
+        self.history = History(self.context)
+        self.cleaner = Cleaner(self.context, Retention())
         self._tokens = itertools.count(1)
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class Store:
         migrate(self.database, self.names)
 
     def close(self) -> None:
-        self.engine.notifier.close()
+        self.context.notifier.close()
         if not self._lent:
             self.database.close()
 

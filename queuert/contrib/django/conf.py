@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 from queuert import Queuert
 from queuert.contrib.django.provider import DjangoProvider
 from queuert.errors import QueuertError
-from queuert.storage.sqlfiles import Names
+from queuert.storage.names import Names
 
 SETTING = "QUEUERT"
 WORKER_KEYS = ("CONCURRENCY", "POLL_INTERVAL", "STOP_TIMEOUT")

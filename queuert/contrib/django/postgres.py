@@ -23,6 +23,7 @@ from queuert.hooks import Hooks
 from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
 from queuert.postgres.transaction import begin, check_still_open
+from queuert.storage.protocol import Block, ManagedBlock
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MASK
 
@@ -56,8 +57,11 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
         finally:
             conn.close()
 
+    def block(self, *, shared: bool = False) -> Block:
+        return ManagedBlock(self._block())
+
     @contextmanager
-    def block(self, *, shared: bool = False) -> Iterator[PostgresSession]:
+    def _block(self) -> Iterator[PostgresSession]:
         self._refuse_inside_block()
         wrapper = self._wrapper
         if wrapper.in_atomic_block:

@@ -189,8 +189,6 @@ class OnDjango(Database):
     def reserve(self, connections: int) -> None:
         """Every thread has a connection of its own."""
 
-    release = reserve
-
     def _let_go(self) -> Iterable[object]:
         """In a child: forget what the parent has open, and never close it."""
         kept: list[object] = []

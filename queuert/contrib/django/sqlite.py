@@ -13,15 +13,14 @@ from django.db import Error as DjangoError
 from django.db import connections, transaction
 
 from queuert.contrib.django.provider import OnDjango, hooks_of
-from queuert.errors import DatabaseUnavailableError
+from queuert.errors import DatabaseUnavailableError, TransactionMisuseError
 from queuert.hooks import Hooks
 from queuert.sqlite.borrowed import BorrowedSqlite, SqliteLoan, is_idle, path_of
 from queuert.sqlite.errors import is_busy
-from queuert.sqlite.guard import TransactionMisuseError
 from queuert.sqlite.session import JoinedSession, SqliteSession
 from queuert.sqlite.transaction import BUSY_TRIES
+from queuert.storage.loader import Query
 from queuert.storage.protocol import Params, Row, Session
-from queuert.storage.sqlfiles import Query
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MEMORY, absolute
 
@@ -62,7 +61,7 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
     # Sessions.
 
     @contextmanager
-    def block(self, *, shared: bool = False) -> Iterator[SqliteSession]:
+    def _block(self) -> Iterator[SqliteSession]:
         self._refuse_inside_block()
         wrapper = self._wrapper
         if wrapper.in_atomic_block:

@@ -10,8 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from queuert.errors import QueuertError
-from queuert.sqlite.guard import TransactionMisuseError
+from queuert.errors import QueuertError, TransactionMisuseError
 
 SessionFactory = Union["sessionmaker[Any]", "scoped_session[Any]", Callable[[], Session]]
 

@@ -18,12 +18,12 @@ from sqlalchemy.engine import Engine
 
 from queuert.contrib.sqlalchemy.loans import SessionFactory, connection_loan, session_loan
 from queuert.contrib.sqlalchemy.provider import available, flushed, hooks_for, let_go_of_pool
-from queuert.errors import DatabaseUnavailableError
+from queuert.errors import DatabaseUnavailableError, TransactionMisuseError
 from queuert.hooks import Hooks
 from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
 from queuert.postgres.transaction import begin, check_still_open
-from queuert.sqlite.guard import TransactionMisuseError
+from queuert.storage.protocol import Block, ManagedBlock
 from queuert.storage.protocol import Session as QuerySession
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import scrub
@@ -50,8 +50,11 @@ class EnginePostgres(PostgresDatabase):
 
     # Sessions.
 
+    def block(self, *, shared: bool = False) -> Block:
+        return ManagedBlock(self._block())
+
     @contextmanager
-    def block(self, *, shared: bool = False) -> Iterator[PostgresSession]:
+    def _block(self) -> Iterator[PostgresSession]:
         self._refuse_inside_block()
         hooks = Hooks()
         pid = os.getpid()
@@ -179,8 +182,6 @@ class EnginePostgres(PostgresDatabase):
 
     def reserve(self, connections: int) -> None:
         """The engine's pool has the size that its owner gave it."""
-
-    release = reserve
 
     def close(self) -> None:
         """The engine is the user's."""

@@ -37,4 +37,21 @@ ORDER BY name;
 -- params: name
 -- Note a migration as applied.
 INSERT INTO {migration} (name, applied_at)
-VALUES (:name, statement_timestamp());
+VALUES (:name, {now});
+
+-- name: half_built_index
+-- params: schema, name
+-- Whether the building of an index was broken off.
+SELECT count(*)
+FROM pg_catalog.pg_index AS i
+JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = :schema AND c.relname = :name AND NOT i.indisvalid;
+
+-- name: function_comments
+-- params: schema, names
+-- What is noted of functions, by their names.
+SELECT p.proname, pg_catalog.obj_description(p.oid, 'pg_proc')
+FROM pg_catalog.pg_proc AS p
+JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+WHERE n.nspname = :schema AND p.proname = ANY (:names::text[]);

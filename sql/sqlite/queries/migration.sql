@@ -1,14 +1,8 @@
--- name: lock_migrations
--- nothing: the transaction began IMMEDIATE, which is the lock.
-
 -- name: migration_table_exists
 -- Whether anything was ever migrated here.
 SELECT count(*)
 FROM sqlite_master
 WHERE type = 'table' AND name = '{prefix}migration';
-
--- name: create_migration_schema
--- nothing: SQLite has no schemas.
 
 -- name: create_migration_table
 -- The table that tells which migrations are applied.
@@ -27,4 +21,4 @@ ORDER BY name;
 -- params: name
 -- Note a migration as applied.
 INSERT INTO {migration} (name, applied_at)
-VALUES (:name, strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z');
+VALUES (:name, {now});

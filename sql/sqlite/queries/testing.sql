@@ -1,31 +1,36 @@
--- For tests of applications: time that passes without waiting for it.
+-- For tests of applications: time that passes without waiting for it, as if the database had stood still meanwhile.
 
--- name: make_older
+-- name: make_jobs_older
 -- params: by
--- Move every time in the tables into the past by so many seconds, as if the database had stood still for them.
+-- Move the times of all jobs into the past by so many seconds.
 UPDATE {job}
-SET
-    created_at = strftime('%Y-%m-%dT%H:%M:%f', substr(created_at, 1, 23), printf('-%.3f seconds', :by)) || substr(created_at, 24),
-    chain_created_at = strftime('%Y-%m-%dT%H:%M:%f', substr(chain_created_at, 1, 23), printf('-%.3f seconds', :by)) || substr(chain_created_at, 24),
-    scheduled_at = strftime('%Y-%m-%dT%H:%M:%f', substr(scheduled_at, 1, 23), printf('-%.3f seconds', :by)) || substr(scheduled_at, 24),
-    completed_at = strftime('%Y-%m-%dT%H:%M:%f', substr(completed_at, 1, 23), printf('-%.3f seconds', :by)) || substr(completed_at, 24),
-    last_attempt_at = strftime('%Y-%m-%dT%H:%M:%f', substr(last_attempt_at, 1, 23), printf('-%.3f seconds', :by)) || substr(last_attempt_at, 24),
-    leased_until = strftime('%Y-%m-%dT%H:%M:%f', substr(leased_until, 1, 23), printf('-%.3f seconds', :by)) || substr(leased_until, 24),
-    heartbeat_at = strftime('%Y-%m-%dT%H:%M:%f', substr(heartbeat_at, 1, 23), printf('-%.3f seconds', :by)) || substr(heartbeat_at, 24);
+SET created_at = {created_at - :by seconds},
+    chain_created_at = {chain_created_at - :by seconds},
+    scheduled_at = {scheduled_at - :by seconds},
+    completed_at = {completed_at - :by seconds},
+    last_attempt_at = {last_attempt_at - :by seconds},
+    leased_until = {leased_until - :by seconds},
+    heartbeat_at = {heartbeat_at - :by seconds};
 
+-- name: make_attempts_older
+-- params: by
+-- Move the times of all finished attempts into the past by so many seconds.
 UPDATE {job_attempt}
-SET
-    claimed_at = strftime('%Y-%m-%dT%H:%M:%f', substr(claimed_at, 1, 23), printf('-%.3f seconds', :by)) || substr(claimed_at, 24),
-    started_at = strftime('%Y-%m-%dT%H:%M:%f', substr(started_at, 1, 23), printf('-%.3f seconds', :by)) || substr(started_at, 24),
-    finished_at = strftime('%Y-%m-%dT%H:%M:%f', substr(finished_at, 1, 23), printf('-%.3f seconds', :by)) || substr(finished_at, 24),
-    retry_at = strftime('%Y-%m-%dT%H:%M:%f', substr(retry_at, 1, 23), printf('-%.3f seconds', :by)) || substr(retry_at, 24);
+SET claimed_at = {claimed_at - :by seconds},
+    started_at = {started_at - :by seconds},
+    finished_at = {finished_at - :by seconds},
+    retry_at = {retry_at - :by seconds};
 
+-- name: make_events_older
+-- params: by
+-- Move the times of all events into the past by so many seconds.
 UPDATE {job_event}
-SET
-    at = strftime('%Y-%m-%dT%H:%M:%f', substr(at, 1, 23), printf('-%.3f seconds', :by)) || substr(at, 24);
+SET at = {at - :by seconds};
 
+-- name: make_singletons_older
+-- params: by
+-- Move the times of all housekeeping tasks and schedules into the past by so many seconds.
 UPDATE {singleton}
-SET
-    leased_until = strftime('%Y-%m-%dT%H:%M:%f', substr(leased_until, 1, 23), printf('-%.3f seconds', :by)) || substr(leased_until, 24),
-    last_run_at = strftime('%Y-%m-%dT%H:%M:%f', substr(last_run_at, 1, 23), printf('-%.3f seconds', :by)) || substr(last_run_at, 24),
-    next_run_at = strftime('%Y-%m-%dT%H:%M:%f', substr(next_run_at, 1, 23), printf('-%.3f seconds', :by)) || substr(next_run_at, 24);
+SET leased_until = {leased_until - :by seconds},
+    last_run_at = {last_run_at - :by seconds},
+    next_run_at = {next_run_at - :by seconds};

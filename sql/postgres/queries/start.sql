@@ -1,67 +1,7 @@
--- name: insert_chains
--- params: items, channel
--- Insert the first jobs of new chains. One with blockers starts as blocked, with all of them counted as open. An id that
--- exists is left out. With a channel its listeners are told of each type when the transaction commits. They have all been
--- made at one time: that comes back once, and the ids only where one was left out.
-WITH made AS (
-    INSERT INTO {job} (
-        id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
-        deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
-    )
-    SELECT
-        i.id, i.type_name, i.id, i.type_name, i.input::jsonb,
-        CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-        coalesce(i.priority, 0), {now},
-        greatest({now}, coalesce(i.at, {now} + make_interval(secs => i.after))),
-        i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
-    FROM json_to_recordset(:items::json) AS i (
-        id {id_type}, type_name text, input text, priority integer, at timestamptz, after double precision,
-        max_attempts integer, key text, blockers integer, trace text
-    )
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id, type_name, created_at
-),
-told AS MATERIALIZED (
-    SELECT pg_notify(:channel::text, type.name)
-    FROM (SELECT DISTINCT made.type_name FROM made WHERE :channel::text IS NOT NULL) AS type (name)
-)
-SELECT NULL::{id_type}, min(made.created_at), (SELECT count(*) FROM told)
-FROM made
-HAVING count(*) = json_array_length(:items::json)
-UNION ALL
-SELECT made.id, made.created_at, 0
-FROM made
-WHERE (SELECT count(*) FROM made) < json_array_length(:items::json);
-
--- name: insert_new_chains
--- params: items, types, channel
--- The same where every id is known to be new, in four fifths of the time. `types` are the names to tell.
-WITH made AS (
-    INSERT INTO {job} (
-        id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
-        deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
-    )
-    SELECT
-        i.id, i.type_name, i.id, i.type_name, i.input::jsonb,
-        CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-        coalesce(i.priority, 0), {now},
-        greatest({now}, coalesce(i.at, {now} + make_interval(secs => i.after))),
-        i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
-    FROM json_to_recordset(:items::json) AS i (
-        id {id_type}, type_name text, input text, priority integer, at timestamptz, after double precision,
-        max_attempts integer, key text, blockers integer, trace text
-    )
-),
-told AS MATERIALIZED (
-    SELECT pg_notify(:channel::text, type.name)
-    FROM json_array_elements_text(:types::json) AS type (name)
-    WHERE :channel::text IS NOT NULL
-)
-SELECT NULL::{id_type}, {now}, (SELECT count(*) FROM told);
-
--- name: insert_chain
+-- name: start_chain
 -- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace, channel
--- The same for one, without JSON.
+-- Insert the first job of a new chain; when it was created. One with blockers starts as blocked, with all of them counted as
+-- open. With a channel its listeners are told of the type when the transaction commits.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
     deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
@@ -69,22 +9,36 @@ INSERT INTO {job} (
 VALUES (
     :id::{id_type}, :type_name, :id::{id_type}, :type_name, :input::jsonb,
     CASE WHEN :blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-    :priority, {now},
-    greatest({now}, coalesce(:at::timestamptz, {now} + make_interval(secs => :after::double precision))),
+    :priority, {now}, greatest({now}, coalesce(:at::timestamptz, {now + :after::double precision seconds})),
     :max_attempts, :key, {now}, :blockers, :blockers, :trace, :trace
 )
-RETURNING NULL::{id_type}, created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:channel::text, type_name) END::text;
+RETURNING created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:channel::text, type_name) END::text;
 
--- name: insert_plain
--- params: id, type_name, input, priority, max_attempts, trace, channel
--- The same for one that is due now and waits for nothing: most are.
-INSERT INTO {job} (
-    id, type_name, chain_id, chain_type_name, input, priority, max_attempts, chain_trace_context, trace_context
+-- name: start_chains
+-- params: items, types, channel
+-- Insert the first jobs of many new chains; when they were created. `types` are the names to tell on the channel, if one is
+-- given.
+WITH made AS (
+    INSERT INTO {job} (
+        id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
+        deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    )
+    SELECT
+        i.id, i.type_name, i.id, i.type_name, i.input::jsonb,
+        CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
+        coalesce(i.priority, 0), {now}, greatest({now}, coalesce(i.at, {now + i.after seconds})),
+        i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
+    FROM json_to_recordset(:items::json) AS i (
+        id {id_type}, type_name text, input text, priority integer, at timestamptz, after double precision,
+        max_attempts integer, key text, blockers integer, trace text
+    )
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(:channel::text, type.name)
+    FROM unnest(:types::text[]) AS type (name)
+    WHERE :channel::text IS NOT NULL
 )
-VALUES (
-    :id::{id_type}, :type_name, :id::{id_type}, :type_name, :input::jsonb, :priority, :max_attempts, :trace, :trace
-)
-RETURNING NULL::{id_type}, created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:channel::text, type_name) END::text;
+SELECT {now}, (SELECT count(*) FROM told);
 
 -- name: touch_keys
 -- params: items
@@ -110,7 +64,7 @@ CROSS JOIN LATERAL (
       AND t.deduplication_key = i.key
       AND t.continued_to IS NULL
       AND (i.scope = 'any' OR t.status IN ('blocked', 'pending', 'running'))
-      AND (i.since IS NULL OR t.chain_created_at > {now} - make_interval(secs => i.since))
+      AND (i.since IS NULL OR t.chain_created_at > {now - i.since seconds})
       AND t.chain_id NOT IN (SELECT e.id::{id_type} FROM json_array_elements_text(i.exclude) AS e (id))
     ORDER BY t.chain_created_at DESC
     LIMIT 1
@@ -128,12 +82,9 @@ ORDER BY i.chain_id, i.job_id;
 -- params: ids
 -- Count the blockers that are still open, after insert_blockers has locked them, and free the jobs that have none.
 -- Above READ COMMITTED the snapshot may be older than a close: locking the tails then raises instead of stranding the job.
-WITH new AS (
-    SELECT n.id::{id_type} AS id FROM json_array_elements_text(:ids::json) AS n (id)
-),
-tail AS (
+WITH tail AS (
     SELECT b.job_id, t.id, t.status
-    FROM new
+    FROM unnest(:ids::{id_type}[]) AS new (id)
     JOIN {job_blocker} b ON b.job_id = new.id
     CROSS JOIN LATERAL (
         SELECT t.id, t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1
@@ -163,7 +114,7 @@ RETURNING j.id, j.type_name, j.status;
 -- params: ids
 -- The chains that these chains wait for, directly or through others, themselves included.
 WITH RECURSIVE reached (chain_id) AS (
-    SELECT n.id::{id_type} FROM unnest(ARRAY(SELECT json_array_elements_text(:ids::json))) AS n (id)
+    SELECT n.id FROM unnest(:ids::{id_type}[]) AS n (id)
     UNION
     SELECT b.blocked_by_chain_id
     FROM reached r

@@ -1,71 +1,7 @@
--- name: insert_chains
--- params: items, channel
--- Insert the first jobs of new chains. One with blockers starts as blocked, with all of them counted as open. An id that
--- exists is left out.
-INSERT INTO {job} (
-    id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
-    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
-)
-SELECT
-    i.id, i.type_name, i.id, i.type_name, i.input,
-    CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END,
-    coalesce(i.priority, 0), {now},
-    max({now}, coalesce(i.at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', i.after)) || '000Z', {now})),
-    i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
-FROM (
-    SELECT
-        json_extract(value, '$.id') AS id,
-        json_extract(value, '$.type_name') AS type_name,
-        json_extract(value, '$.input') AS input,
-        json_extract(value, '$.priority') AS priority,
-        json_extract(value, '$.at') AS at,
-        json_extract(value, '$.after') AS after,
-        json_extract(value, '$.max_attempts') AS max_attempts,
-        json_extract(value, '$.key') AS key,
-        json_extract(value, '$.blockers') AS blockers,
-        json_extract(value, '$.trace') AS trace
-    FROM json_each(:items)
-) i
-WHERE :channel IS NULL OR true
-ON CONFLICT (id) DO NOTHING
-RETURNING id, created_at;
-
--- name: insert_new_chains
--- params: items, types, channel
--- The same where every id is known to be new. `types` and `channel` matter on PostgreSQL only. A statement with RETURNING inside
--- a transaction keeps a journal to be undone alone, which costs as much as the insert.
-INSERT INTO {job} (
-    id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
-    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
-)
-SELECT
-    i.id, i.type_name, i.id, i.type_name, i.input,
-    CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END,
-    coalesce(i.priority, 0), {now},
-    max({now}, coalesce(i.at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', i.after)) || '000Z', {now})),
-    i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
-FROM (
-    SELECT
-        json_extract(value, '$.id') AS id,
-        json_extract(value, '$.type_name') AS type_name,
-        json_extract(value, '$.input') AS input,
-        json_extract(value, '$.priority') AS priority,
-        json_extract(value, '$.at') AS at,
-        json_extract(value, '$.after') AS after,
-        json_extract(value, '$.max_attempts') AS max_attempts,
-        json_extract(value, '$.key') AS key,
-        json_extract(value, '$.blockers') AS blockers,
-        json_extract(value, '$.trace') AS trace
-    FROM json_each(:items)
-) i
-WHERE :channel IS NULL OR :types IS NOT NULL;
-SELECT NULL, created_at
-FROM {job}
-WHERE rowid = last_insert_rowid();
-
 -- name: insert_chain
--- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace, channel
--- The same for one, without JSON.
+-- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace
+-- Insert the first job of a new chain; when it was created. One with blockers starts as blocked, with all of them counted as
+-- open.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
     deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
@@ -73,24 +9,39 @@ INSERT INTO {job} (
 VALUES (
     :id, :type_name, :id, :type_name, :input,
     CASE WHEN :blockers > 0 THEN 'blocked' ELSE 'pending' END,
-    :priority, {now},
-    max({now}, coalesce(:at, strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('%+.3f seconds', :after)) || '000Z', {now})),
+    :priority, {now}, max({now}, coalesce(:at, {now + :after seconds}, {now})),
     :max_attempts, :key, {now}, :blockers, :blockers, :trace, :trace
 );
-SELECT id, created_at
-FROM {job}
-WHERE rowid = last_insert_rowid() AND (:channel IS NULL OR true);
+SELECT created_at FROM {job} WHERE rowid = last_insert_rowid();
 
--- name: insert_plain
--- params: id, type_name, input, priority, max_attempts, trace, channel
--- The same for one that is due now and waits for nothing: most are.
+-- name: insert_chains
+-- params: items
+-- Insert the first jobs of many new chains; when they were created. A statement with RETURNING inside a transaction keeps a
+-- journal to be undone alone, which costs as much as the insert: so the time is read after it.
 INSERT INTO {job} (
-    id, type_name, chain_id, chain_type_name, input, priority, max_attempts, chain_trace_context, trace_context
+    id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
+    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
 )
-VALUES (:id, :type_name, :id, :type_name, :input, :priority, :max_attempts, :trace, :trace);
-SELECT id, created_at
-FROM {job}
-WHERE rowid = last_insert_rowid() AND (:channel IS NULL OR true);
+SELECT
+    i.id, i.type_name, i.id, i.type_name, i.input,
+    CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END,
+    coalesce(i.priority, 0), {now}, max({now}, coalesce(i.at, {now + i.after seconds}, {now})),
+    i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
+FROM (
+    SELECT
+        json_extract(value, '$.id') AS id,
+        json_extract(value, '$.type_name') AS type_name,
+        json_extract(value, '$.input') AS input,
+        json_extract(value, '$.priority') AS priority,
+        json_extract(value, '$.at') AS at,
+        json_extract(value, '$.after') AS after,
+        json_extract(value, '$.max_attempts') AS max_attempts,
+        json_extract(value, '$.key') AS key,
+        json_extract(value, '$.blockers') AS blockers,
+        json_extract(value, '$.trace') AS trace
+    FROM json_each(:items)
+) i;
+SELECT created_at FROM {job} WHERE rowid = last_insert_rowid();
 
 -- name: touch_keys
 -- params: items
@@ -120,7 +71,7 @@ FROM (
               AND (
                   json_extract(value, '$.since') IS NULL
                   OR t.chain_created_at
-                     > strftime('%Y-%m-%dT%H:%M:%f', 'now', printf('-%.3f seconds', json_extract(value, '$.since'))) || '000Z'
+                     > {now - json_extract(value, '$.since') seconds}
               )
               AND t.chain_id NOT IN (SELECT e.value FROM json_each(json_extract(item.value, '$.exclude')) e)
             ORDER BY t.chain_created_at DESC

@@ -1,0 +1,1 @@
+"""The methods of `Queuert`, by what they are for."""

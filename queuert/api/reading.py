@@ -1,0 +1,153 @@
+"""Looking at jobs and chains: one, pages of them, their history, how things stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Literal
+
+from queuert.chains.history import History, Stats
+from queuert.chains.new_chain import ChainRef
+from queuert.chains.read import Reader
+from queuert.ids import Id
+from queuert.job_types import JobTypeOrName
+from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
+from queuert.options import Duration
+
+
+class Reads:
+    """Read, list, wait."""
+
+    _reader: Reader
+    _history: History
+
+    def get_job(self, id: Id, *, type_name: JobTypeOrName | None = None, conn: Any = None) -> Job | None:
+        """A job, or None; JobTypeMismatchError if its type is another than asked for."""
+        return self._reader.job(id, type_name, conn)
+
+    def get_chain(self, id: ChainRef, *, type_name: JobTypeOrName | None = None, conn: Any = None) -> Chain | None:
+        """A chain, or None; JobTypeMismatchError if its type is another than asked for."""
+        return self._reader.chain(id, type_name, conn)
+
+    def get_job_blockers(self, job_id: Id, *, conn: Any = None) -> list[Chain]:
+        """The chains that a job was given as blockers, in order."""
+        return self._reader.job_blockers(job_id, conn)
+
+    def connected_chains(self, chain_id: ChainRef, *, conn: Any = None) -> list[Chain]:
+        """All chains linked to this one by blockers, directly or through others, in either direction."""
+        return self._reader.connected(chain_id, conn)
+
+    def list_jobs(
+        self,
+        *,
+        types: Iterable[JobTypeOrName] | None = None,
+        chain_types: Iterable[JobTypeOrName] | None = None,
+        statuses: Iterable[Status | str] | None = None,
+        error_codes: Iterable[str] | None = None,
+        job_ids: Iterable[Job | ChainRef] | None = None,
+        chain_ids: Iterable[ChainRef] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        order: Literal["asc", "desc"] = "desc",
+        cursor: str | None = None,
+        limit: int = 50,
+        conn: Any = None,
+    ) -> Page[Job]:
+        """A page of jobs by creation. Of `error_codes`, one that ends in a colon stands for its whole category."""
+        return self._reader.list_jobs(
+            types=types,
+            chain_types=chain_types,
+            statuses=statuses,
+            error_codes=error_codes,
+            job_ids=job_ids,
+            chain_ids=chain_ids,
+            since=since,
+            until=until,
+            order=order,
+            cursor=cursor,
+            limit=limit,
+            conn=conn,
+        )
+
+    def list_chains(
+        self,
+        *,
+        types: Iterable[JobTypeOrName] | None = None,
+        statuses: Iterable[Status | str] | None = None,
+        error_codes: Iterable[str] | None = None,
+        chain_ids: Iterable[ChainRef] | None = None,
+        job_ids: Iterable[Job | ChainRef] | None = None,
+        root_only: bool = False,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        order: Literal["asc", "desc"] = "desc",
+        cursor: str | None = None,
+        limit: int = 50,
+        conn: Any = None,
+    ) -> Page[Chain]:
+        """A page of chains by creation. `error_codes` are those of their newest jobs."""
+        return self._reader.list_chains(
+            types=types,
+            statuses=statuses,
+            error_codes=error_codes,
+            chain_ids=chain_ids,
+            job_ids=job_ids,
+            root_only=root_only,
+            since=since,
+            until=until,
+            order=order,
+            cursor=cursor,
+            limit=limit,
+            conn=conn,
+        )
+
+    def list_chain_jobs(
+        self,
+        chain_id: ChainRef,
+        *,
+        order: Literal["asc", "desc"] = "asc",
+        cursor: str | None = None,
+        limit: int = 50,
+        conn: Any = None,
+    ) -> Page[Job]:
+        """A page of the jobs of a chain, in the order of the chain."""
+        return self._reader.list_chain_jobs(chain_id, order, cursor, limit, conn)
+
+    def list_blocked_jobs(
+        self,
+        chain_id: ChainRef,
+        *,
+        order: Literal["asc", "desc"] = "desc",
+        cursor: str | None = None,
+        limit: int = 50,
+        conn: Any = None,
+    ) -> Page[Job]:
+        """A page of the jobs that a chain blocks now."""
+        return self._reader.list_blocked_jobs(chain_id, order, cursor, limit, conn)
+
+    def wait_for(
+        self,
+        chain: ChainRef,
+        *,
+        timeout: Duration | None = None,
+        poll_interval: Duration = 1.0,
+        raise_on_failure: bool = True,
+    ) -> Chain:
+        """Wait until a chain has closed."""
+        return self._reader.wait_for(chain, timeout=timeout, poll_interval=poll_interval, raise_on_failure=raise_on_failure)
+
+    # History
+
+    def attempts(self, job_id: Id, *, conn: Any = None) -> list[Attempt]:
+        """The finished attempts of a job, oldest first."""
+        return self._history.attempts(job_id, conn)
+
+    def timeline(self, job_id: Id, *, conn: Any = None) -> list[TimelineEntry]:
+        """What happened to a job, in order."""
+        return self._history.timeline(job_id, conn)
+
+    def stats(
+        self, *, types: Iterable[JobTypeOrName] | None = None, count_limit: int | None = 10_000, conn: Any = None
+    ) -> Stats:
+        """How things stand: counts, the oldest, retries, errors, what is stranded."""
+        return self._history.stats(types, count_limit, conn)

@@ -1,0 +1,158 @@
+"""What the repository does its own way on SQLite: one writer, so no row locks; lists as JSON; several statements for one act.
+
+The first statement of each act is a write, and from then on nobody else can come between.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from queuert.model import Job, Status
+from queuert.sqlite.dialect import SQLITE
+from queuert.storage import loader
+from queuert.storage.names import CLAIMED_COLUMNS, Names
+from queuert.storage.protocol import Row, Session
+from queuert.storage.records import Claim, Completed, EndedAttempt, Freed, Level, RowReader, freed, parse_iso
+from queuert.storage.repository import CLAIM_WINDOW, NEW_CHAIN, Item, Repository, dumps
+
+_CLAIMED_ID: Final = CLAIMED_COLUMNS.index("id")
+# Their order in the lists that the queries of complete.sql take.
+_COMPLETED: Final = ("id", "worker", "token", "output", "outcome", "holder", "waited")
+_CONTINUED: Final = (
+    *("next_id", "next_type", "next_input", "next_priority", "next_at", "next_after", "next_max_attempts", "next_blockers"),
+    "next_trace",
+)
+
+
+class SqliteRepository(Repository):
+    """The operations on the tables in a SQLite database."""
+
+    completes_in_one_statement = False
+    _no_limit = -1
+
+    def __init__(self, names: Names) -> None:
+        id_type = (names.id_type or "text").lower()
+        rows = RowReader(text_ids=id_type in ("text", "uuid"), parse_time=parse_iso)
+        super().__init__(names, loader.queries(SQLITE, names), rows)
+        self._lowest_id: object = -(2**63) if "int" in id_type else ""
+
+    def _list(self, values: Iterable[object]) -> str:
+        return dumps(values)
+
+    # Starting
+
+    def insert_chain(self, session: Session, item: Item, channel: str | None = None) -> datetime:
+        made_at: datetime = self._rows.time(session.run(self.queries["insert_chain"], {**NEW_CHAIN, **item})[0][0])
+        return made_at
+
+    def insert_chains(self, session: Session, items: Sequence[Item], channel: str | None = None) -> datetime:
+        if len(items) == 1:
+            return self.insert_chain(session, items[0])
+        made_at: datetime = self._rows.time(self._run(session, "insert_chains", items=dumps(items))[0][0])
+        return made_at
+
+    def is_duplicate_id(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in str(error)
+
+    def missing_blocker(self, error: Exception) -> str | None:
+        return None  # nobody can delete one meanwhile
+
+    # Claiming
+
+    def claim(
+        self,
+        session: Session,
+        *,
+        worker: str,
+        token: int,
+        leases: Mapping[str, float],
+        limit: int,
+        suspect: bool = False,
+        held: Sequence[str] = (),
+        levels: Sequence[Level] = (),
+        window: float = CLAIM_WINDOW,
+    ) -> Claim:
+        types = dumps([{"name": name, "lease": lease} for name, lease in leases.items()])
+        found = self._run(session, "find_due", types=types, suspect=suspect, held=dumps(held), limit=limit)
+        won, now, jobs, number = found[0]
+        if not number:  # a claim that finds nothing writes nothing
+            return Claim(("[]", None), worker, token, suspect, more=False)
+        taken = session.change(self.queries["take_due"], {"worker": worker, "token": token, "won": won, "now": now})
+        only = None
+        if taken < number:  # another process was there between the two
+            only = {row[0] for row in self._run(session, "taken_ids", worker=worker, token=token, won=won)}
+        return Claim((jobs, only), worker, token, suspect, number >= limit)
+
+    def claimed_jobs(self, claim: Claim) -> list[Job]:
+        text, only = claim.rows
+        rows = json.loads(text)
+        if only is not None:
+            rows = [row for row in rows if row[_CLAIMED_ID] in only]
+        return self._rows.claimed(rows, claim)
+
+    # Completing
+
+    def encode_completions(self, worker: str | None, items: Sequence[Item]) -> str:
+        names = (*_COMPLETED, *_CONTINUED) if any("next_id" in item for item in items) else _COMPLETED
+        return dumps([[worker if name == "worker" else item.get(name) for name in names] for item in items])
+
+    def complete_jobs(
+        self, session: Session, worker: str | None, items: Sequence[Item], *, wait: bool = True, encoded: str | None = None
+    ) -> Completed:
+        encoded = self.encode_completions(worker, items) if encoded is None else encoded
+        number = session.change(self.queries["mark_completed"], {"items": encoded})
+        if number < len(items):
+            done = {row[0] for row in self._run(session, "completed_ids", items=encoded)} if number else set()
+            items = [item for item in items if item["id"] in done]
+            encoded = self.encode_completions(worker, items)
+        if not items:
+            return Completed(set())
+        if any(item.get("outcome") for item in items):
+            self._run(session, "insert_attempts", items=encoded)
+        if any("next_id" in item for item in items):
+            self._run(session, "insert_continuations", items=encoded)
+        awaited = self._run(session, "awaited_chains", items=encoded)[0][0]
+        return Completed({str(item["id"]) for item in items}, self._release(session, awaited) if awaited != "[]" else ())
+
+    def _release(self, session: Session, chain_ids: str) -> list[Freed]:
+        found = [freed(row) for row in self._run(session, "release_dependants", chain_ids=chain_ids)]
+        pending = [job for job in found if job.status is Status.PENDING]
+        if pending:
+            self.add_events(session, [{"job_id": job.id, "event": "UNBLOCKED", "detail": "{}"} for job in pending])
+        return pending
+
+    def end_attempts(self, session: Session, items: Sequence[Item]) -> list[EndedAttempt]:
+        encoded = dumps(items)
+        rows = self._run(session, "end_attempts", items=encoded)
+        if rows:
+            ids = dumps([row[0] for row in rows])
+            self._run(session, "insert_ended_attempts", items=encoded, ids=ids, now=rows[0][5])
+        return [self._ended(row) for row in rows]
+
+    # Locking. The first write takes the lock of the whole file.
+
+    def lock_closing(self, session: Session, ids: Sequence[str], *, wait: bool = True) -> set[str]:
+        return set(self._ids(session, "take_write_lock", ids))
+
+    def lock_jobs(self, session: Session, ids: Sequence[str], *, wait: bool = True) -> set[str]:
+        return set(self._ids(session, "take_write_lock", ids)) if wait else set(ids)
+
+    def lock_completions(self, session: Session, items: Sequence[Item], *, wait: bool) -> set[str]:
+        return set()
+
+    def lock_tail(self, session: Session, chain_id: str) -> Job | None:
+        self.lock_closing(session, [chain_id])
+        return self.get_tails(session, [chain_id]).get(chain_id)
+
+    # Listing
+
+    def _list_by_age(self, session: Session, name: str, order: str, filters: dict[str, Any]) -> list[Row]:
+        """Without a cursor SQLite would walk to the span's edge from the end of the index: make the edge the cursor."""
+        edge = filters["since" if order == "asc" else "until"]
+        if "job_ids" not in filters and filters["at"] is None and edge is not None:
+            filters = {**filters, "at": edge, "id": self._lowest_id}
+        return super()._list_by_age(session, name, order, filters)

@@ -1,0 +1,109 @@
+-- name: clock
+-- params:
+-- The database's clock.
+SELECT {now};
+
+-- name: renew_leases
+-- params: worker, items
+-- Extend the leases this worker still holds; a row that is locked or no longer its own is not returned.
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+),
+item AS MATERIALIZED (
+    SELECT :worker::text AS worker, i.*
+    FROM (
+        SELECT *
+        FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint, lease double precision)
+        {few}
+    ) i
+    {few}
+),
+held AS MATERIALIZED (
+    SELECT j.id, item.lease
+    FROM item
+    JOIN {job} j ON j.id = item.id
+    WHERE {fence}
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+UPDATE {job} j
+SET leased_until = {now + held.lease seconds},
+    heartbeat_at = {now}
+FROM held
+WHERE j.id = held.id AND (SELECT count(*) FROM fast) > 0
+RETURNING j.id;
+
+-- name: lease_states
+-- params: ids
+-- Who holds these jobs now, and in what state they are.
+SELECT j.id, j.status, j.leased_by, j.lease_token
+FROM {ids} i
+JOIN {job} j ON j.id = i.id;
+
+-- name: lock_expired
+-- params: before, limit
+-- Leases that had ended by a time, oldest first. One whose row is locked is being renewed or completed: left alone.
+SELECT {j_columns}
+FROM {job} j
+WHERE j.status = 'running' AND j.leased_until < :before::timestamptz
+ORDER BY j.leased_until
+LIMIT :limit
+FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: end_attempts
+-- params: items
+-- End attempts that did not complete: back to pending, or failed for good. Only where the lease is still the one named.
+WITH item AS MATERIALIZED (
+    SELECT *
+    FROM (
+        SELECT *
+        FROM json_to_recordset(:items::json) AS i (
+            id {id_type}, worker text, token bigint, status text, outcome text, code text, detail text, error text,
+            at timestamptz, after double precision, forgive integer, waited double precision
+        )
+        {few}
+    ) i
+    {few}
+),
+locked AS MATERIALIZED (
+    SELECT j.id
+    FROM item
+    JOIN {job} j ON j.id = item.id
+    WHERE {fence}
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j
+),
+ended AS (
+    UPDATE {job} j
+    SET status = item.status::{job_status},
+        scheduled_at = CASE
+            WHEN item.status = 'pending' THEN greatest({now}, coalesce(item.at, {now + item.after seconds}))
+            ELSE j.scheduled_at
+        END,
+        completed_at = CASE WHEN item.status = 'failed' THEN {now} END,
+        attempts_forgiven = j.attempts_forgiven + item.forgive,
+        leased_by = NULL,
+        leased_until = NULL,
+        lease_token = NULL,
+        error_code = item.code,
+        last_attempt_error = item.error,
+        suspect = (item.status = 'pending' AND item.outcome = 'lost')
+    FROM item
+    JOIN locked ON locked.id = item.id
+    WHERE j.id = item.id
+    RETURNING
+        j.id, j.chain_id, j.type_name, j.status, j.scheduled_at, j.attempt, j.last_attempt_at,
+        item.worker, item.outcome, item.code, item.detail, item.waited
+),
+attempt AS (
+    INSERT INTO {job_attempt} (
+        job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome, error_code, error_detail, retry_at
+    )
+    SELECT
+        ended.id, ended.attempt, ended.worker, ended.last_attempt_at,
+        CASE WHEN ended.waited IS NOT NULL THEN least({ended.last_attempt_at + ended.waited seconds}, {now}) END,
+        {now}, ended.outcome, ended.code, ended.detail,
+        CASE WHEN ended.status = 'pending' THEN ended.scheduled_at END
+    FROM ended
+)
+SELECT ended.id, ended.chain_id, ended.type_name, ended.status, ended.scheduled_at FROM ended;

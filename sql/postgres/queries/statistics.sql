@@ -1,0 +1,120 @@
+-- name: count_jobs
+-- params: types, statuses, limit
+-- How many jobs of each type and status, up to a limit for each.
+SELECT type.name, state.name, (
+    SELECT count(*)
+    FROM (
+        SELECT 1
+        FROM {job} j
+        WHERE j.type_name = type.name AND j.status = state.name::{job_status}
+        LIMIT :limit
+    ) counted
+)
+FROM unnest(:types::text[]) AS type (name)
+CROSS JOIN unnest(:statuses::text[]) AS state (name);
+
+-- name: count_attempts
+-- params: types, statuses, limit
+-- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status.
+SELECT type.name, counted.attempt, count(*)
+FROM unnest(:types::text[]) AS type (name)
+CROSS JOIN unnest(:statuses::text[]) AS state (name)
+CROSS JOIN LATERAL (
+    SELECT j.attempt
+    FROM {job} j
+    WHERE j.type_name = type.name AND j.status = state.name::{job_status}
+    ORDER BY j.created_at
+    LIMIT :limit
+) counted
+GROUP BY type.name, counted.attempt;
+
+-- name: count_retries
+-- params: types, limit
+-- How many jobs of each type are to be tried again after how many attempts, looking at a limited number of each type.
+SELECT type.name, counted.attempt, count(*)
+FROM unnest(:types::text[]) AS type (name)
+CROSS JOIN LATERAL (
+    SELECT j.attempt
+    FROM {job} j
+    WHERE j.type_name = type.name AND j.status = 'pending' AND j.attempt > 0
+    ORDER BY j.attempt
+    LIMIT :limit
+) counted
+GROUP BY type.name, counted.attempt;
+
+-- name: count_errors
+-- params: types, limit
+-- How many jobs carry each error code now, up to a limit for each code, with one of them: the most frequent first.
+-- The codes are found by jumping from one to the next in the index.
+WITH RECURSIVE code (name) AS (
+    (SELECT j.error_code FROM {job} j WHERE j.error_code IS NOT NULL ORDER BY j.error_code LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.error_code FROM {job} j WHERE j.error_code > code.name ORDER BY j.error_code LIMIT 1)
+    FROM code
+    WHERE code.name IS NOT NULL
+)
+SELECT code.name, counted.number, (
+    SELECT j.id
+    FROM unnest(:types::text[]) AS type (name)
+    CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM {job} j
+        WHERE j.error_code = code.name AND j.type_name = type.name
+        ORDER BY j.error_code, j.type_name
+        LIMIT 1
+    ) j
+    LIMIT 1
+)
+FROM code
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number
+    FROM (
+        SELECT 1
+        FROM unnest(:types::text[]) AS type (name)
+        CROSS JOIN LATERAL (
+            SELECT 1
+            FROM {job} j
+            WHERE j.error_code = code.name AND j.type_name = type.name
+            ORDER BY j.error_code, j.type_name
+            LIMIT :limit
+        ) j
+        LIMIT :limit
+    ) jobs
+) counted
+WHERE code.name IS NOT NULL AND counted.number > 0
+ORDER BY counted.number DESC, code.name;
+
+-- name: count_stranded
+-- params: types, limit
+-- How many jobs are blocked by a chain that failed or was cancelled, looking at a limited number of blocked jobs of each
+-- type: the oldest, since the others still move.
+SELECT count(*)
+FROM unnest(:types::text[]) AS type (name)
+CROSS JOIN LATERAL (
+    SELECT j.id
+    FROM {job} j
+    WHERE j.type_name = type.name AND j.status = 'blocked'
+    ORDER BY j.created_at, j.id
+    LIMIT :limit
+) j
+CROSS JOIN LATERAL (
+    SELECT 1
+    FROM {job_blocker} b
+    CROSS JOIN LATERAL (
+        SELECT t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1
+    ) t
+    WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
+    LIMIT 1
+) stranded;
+
+-- name: longest_running
+-- params: types, limit
+-- The running jobs that were started first, with how long ago in seconds.
+SELECT
+    j.id, j.type_name, j.leased_by, j.heartbeat_at, j.attempt,
+    extract(epoch FROM {now} - j.last_attempt_at)::double precision
+FROM {job} j
+WHERE j.status = 'running'
+  AND j.type_name = ANY (:types::text[])
+ORDER BY j.last_attempt_at
+LIMIT :limit;

@@ -1,0 +1,84 @@
+-- name: take_write_lock
+-- params: ids
+-- Take the write lock before reading on: a write that changes nothing. One writer at a time needs no row locks. Which of the jobs
+-- there are.
+UPDATE {job}
+SET attempt = attempt
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING id;
+
+-- name: lock_chains
+-- params: ids
+-- Take the write lock before reading on, and name every job of these chains.
+UPDATE {job}
+SET attempt = attempt
+WHERE chain_id IN (SELECT value FROM json_each(:ids))
+RETURNING id, chain_id;
+
+-- name: cancel_tails
+-- params: ids, actor
+-- Cancel open tails; a running one ends its attempt as cancelled.
+INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, finished_at, outcome)
+SELECT j.id, j.attempt, j.leased_by, j.last_attempt_at, {now}, 'cancelled'
+FROM {job} j
+WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status = 'running';
+INSERT INTO {job_event} (job_id, event, actor)
+SELECT j.id, 'CANCELLED', :actor
+FROM {job} j
+WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status IN ('blocked', 'pending', 'running');
+UPDATE {job}
+SET status = 'cancelled',
+    completed_at = {now},
+    leased_by = NULL,
+    leased_until = NULL,
+    lease_token = NULL,
+    suspect = 0
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('blocked', 'pending', 'running')
+RETURNING id, chain_id;
+
+-- name: retry_tails
+-- params: ids, actor
+-- Give failed or cancelled tails fresh attempts; those with open blockers go back to waiting for them.
+INSERT INTO {job_event} (job_id, event, actor)
+SELECT j.id, 'RETRIED', :actor
+FROM {job} j
+WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status IN ('failed', 'cancelled');
+UPDATE {job}
+SET status = CASE WHEN open_blockers > 0 THEN 'blocked' ELSE 'pending' END,
+    completed_at = NULL,
+    scheduled_at = max(scheduled_at, {now}),
+    attempts_forgiven = attempt,
+    suspect = 0
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('failed', 'cancelled')
+RETURNING id, type_name, status;
+
+-- name: missing_blockers
+-- params: ids
+-- Which of these jobs had a blocker that has been deleted.
+SELECT j.id
+FROM {job} j
+WHERE j.id IN (SELECT value FROM json_each(:ids))
+  AND j.blocker_count > (SELECT count(*) FROM {job_blocker} b WHERE b.job_id = j.id);
+
+-- name: trigger_jobs
+-- params: ids, actor
+-- Make pending jobs due now.
+INSERT INTO {job_event} (job_id, event, actor)
+SELECT j.id, 'TRIGGERED', :actor
+FROM {job} j
+WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status = 'pending';
+UPDATE {job}
+SET scheduled_at = min(scheduled_at, {now})
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending'
+RETURNING id, type_name;
+
+-- name: add_events
+-- params: items
+-- Note acts that no other table tells of.
+INSERT INTO {job_event} (job_id, event, actor, detail)
+SELECT
+    json_extract(value, '$.job_id'),
+    json_extract(value, '$.event'),
+    json_extract(value, '$.actor'),
+    json_extract(value, '$.detail')
+FROM json_each(:items);

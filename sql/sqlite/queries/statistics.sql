@@ -1,0 +1,116 @@
+-- name: count_jobs
+-- params: types, statuses, limit
+-- How many jobs of each type and status, up to a limit for each.
+SELECT type.value, state.value, (
+    SELECT count(*)
+    FROM (
+        SELECT 1
+        FROM {job} j
+        WHERE j.type_name = type.value AND j.status = state.value
+        LIMIT :limit
+    ) counted
+)
+FROM json_each(:types) type
+CROSS JOIN json_each(:statuses) state;
+
+-- name: count_attempts
+-- params: types, statuses, limit
+-- How many jobs of each type have been tried how often, looking at a limited number of jobs of each type and status.
+SELECT type.value, CAST(counted.key AS INTEGER), sum(counted.value)
+FROM json_each(:types) type
+CROSS JOIN json_each(:statuses) state
+CROSS JOIN json_each((
+    SELECT json_group_object(tried.attempt, tried.number)
+    FROM (
+        SELECT j.attempt, count(*) AS number
+        FROM (SELECT i.attempt FROM {job} i WHERE i.type_name = type.value AND i.status = state.value LIMIT :limit) j
+        GROUP BY j.attempt
+    ) tried
+)) counted
+GROUP BY type.value, counted.key;
+
+-- name: count_retries
+-- params: types, limit
+-- How many jobs of each type are to be tried again after how many attempts, looking at a limited number of each type.
+SELECT type.value, CAST(counted.key AS INTEGER), counted.value
+FROM json_each(:types) type
+CROSS JOIN json_each((
+    SELECT json_group_object(tried.attempt, tried.number)
+    FROM (
+        SELECT j.attempt, count(*) AS number
+        FROM (
+            SELECT i.attempt
+            FROM {job} i
+            WHERE i.type_name = type.value AND i.status = 'pending' AND i.attempt > 0
+            ORDER BY i.attempt
+            LIMIT :limit
+        ) j
+        GROUP BY j.attempt
+    ) tried
+)) counted;
+
+-- name: count_errors
+-- params: types, limit
+-- How many jobs carry each error code now, up to a limit for each code, with one of them: the most frequent first.
+-- The codes are found by jumping from one to the next in the index.
+WITH RECURSIVE code (name) AS (
+    SELECT min(j.error_code) FROM {job} j WHERE j.error_code IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(j.error_code) FROM {job} j WHERE j.error_code > code.name)
+    FROM code
+    WHERE code.name IS NOT NULL
+)
+SELECT
+    code.name,
+    (
+        SELECT count(*)
+        FROM (
+            SELECT 1
+            FROM json_each(:types) type
+            CROSS JOIN {job} j ON j.error_code = code.name AND j.type_name = type.value
+            LIMIT :limit
+        )
+    ) AS number,
+    (
+        SELECT j.id
+        FROM json_each(:types) type
+        CROSS JOIN {job} j ON j.error_code = code.name AND j.type_name = type.value
+        LIMIT 1
+    )
+FROM code
+WHERE code.name IS NOT NULL AND number > 0
+ORDER BY number DESC, code.name;
+
+-- name: count_stranded
+-- params: types, limit
+-- How many jobs are blocked by a chain that failed or was cancelled, looking at a limited number of blocked jobs of each
+-- type: the oldest, since the others still move.
+SELECT count(*)
+FROM json_each(:types) type
+CROSS JOIN {job} j ON j.rowid IN (
+    SELECT i.rowid
+    FROM {job} i
+    WHERE i.type_name = type.value AND i.status = 'blocked'
+    ORDER BY i.created_at, i.id
+    LIMIT :limit
+)
+WHERE EXISTS (
+    SELECT 1
+    FROM {job_blocker} b
+    JOIN {job} t ON t.id = (
+        SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
+    )
+    WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
+);
+
+-- name: longest_running
+-- params: types, limit
+-- The running jobs that were started first, with how long ago in seconds.
+SELECT
+    j.id, j.type_name, j.leased_by, j.heartbeat_at, j.attempt,
+    (julianday({now}) - julianday(j.last_attempt_at)) * 86400.0
+FROM {job} j
+WHERE j.status = 'running'
+  AND j.type_name IN (SELECT t.value FROM json_each(:types) t)
+ORDER BY j.last_attempt_at
+LIMIT :limit;
