@@ -33,7 +33,7 @@ from benchmarks.harness import (
     run,
     seed_jobs,
 )
-from queuert.chains.acts import Completion
+from queuert.chains.complete import Completion
 from queuert.hooks import Hooks
 from queuert.ids import uuid7
 from queuert.model import Job

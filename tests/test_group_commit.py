@@ -18,7 +18,7 @@ from queuert.sqlite.database import SqliteDatabase
 from queuert.sqlite.errors import SharedCommitError
 from queuert.sqlite.guard import GuardedConnection
 from queuert.sqlite.rwlock import RWLock
-from queuert.worker.results import OutcomeWriter
+from queuert.worker.results import ResultWriter
 
 
 @pytest.fixture
@@ -455,7 +455,7 @@ def test_a_worker_whose_completer_died_leaves_no_transaction_open(app: Queuert, 
     worker.start()
     app.start_chain(slow)
     assert entered.wait(10)
-    monkeypatch.setattr(OutcomeWriter, "write", die)
+    monkeypatch.setattr(ResultWriter, "write", die)
     app.start_chain(plain)
     eventually(lambda: not any("completer" in thread.name for thread in threading.enumerate()))
     go_on.set()

@@ -20,7 +20,8 @@ from queuert.errors import SchemaVersionError
 from queuert.postgres.database import PostgresDatabase
 from queuert.sqlite.database import SqliteDatabase
 from queuert.storage.migrations import explain, migrate, migration_status
-from queuert.storage.sqlfiles import Migration, Names, Query, migrations, queries
+from queuert.storage.loader import Script, Query, migrations, queries
+from queuert.storage.names import Names
 from queuert.storage.urls import parse_target
 
 NAMES = Names()
@@ -132,7 +133,7 @@ def test_a_database_whose_default_is_serializable_is_migrated(empty_pg_url: str)
 RACE = """
     import sys, time
     from queuert.storage.migrations import migrate, migration_status
-    from queuert.storage.sqlfiles import Names
+    from queuert.storage.names import Names
     from queuert.storage.urls import parse_target
     target = parse_target(sys.argv[1])
     if target.dialect == "sqlite":

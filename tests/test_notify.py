@@ -21,7 +21,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support import eventually
 
-from queuert.notify import Channel, InProcessNotifier, Notice, Notifier, SqliteFileNotifier
+from queuert.notify import Channel, InProcessNotifier, Notice, Notifier
+from queuert.sqlite.watcher import SqliteFileNotifier
 from queuert.postgres import sender as sending
 from queuert.postgres.link import Link
 from queuert.postgres.listener import PostgresNotifier

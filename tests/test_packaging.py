@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 CHECK = """
 import importlib.resources, pathlib, sys
 import queuert.storage.sqlfiles as sqlfiles
-from queuert.storage.sqlfiles import Names
+from queuert.storage.names import Names
 
 print(pathlib.Path(sqlfiles.__file__).resolve())
 sql = importlib.resources.files("queuert.sql")

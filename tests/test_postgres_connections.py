@@ -33,7 +33,7 @@ from queuert.hooks import Hooks
 from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
 from queuert.errors import TransactionMisuseError
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Query
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s) RETURNING text",))
 QUIET_INSERT = Query("quiet_insert", ("INSERT INTO note (text) VALUES (%(text)s)",))
@@ -911,7 +911,7 @@ FORK = """
     from queuert.errors import TransactionMisuseError
     from queuert.postgres.database import PostgresDatabase
     from queuert.postgres.connections import is_alive
-    from queuert.storage.sqlfiles import Query
+    from queuert.storage.loader import Query
     insert = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s)",))
     count = Query("count", ("SELECT count(*), pg_backend_pid() FROM note",))
 

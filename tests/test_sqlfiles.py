@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from queuert.model import Status
-from queuert.storage.sqlfiles import Names, Query, SqlFileError, check, migrations, queries
+from queuert.storage.loader import Query, SqlFileError, check, migrations, queries
+from queuert.storage.names import Names
 
 pytestmark = pytest.mark.conformance
 

@@ -35,7 +35,7 @@ from queuert.sqlite.database import SqliteDatabase
 from queuert.errors import TransactionMisuseError
 from queuert.sqlite.guard import GuardedConnection
 from queuert.sqlite.vacuum import PAGES, vacuum_in_steps
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Query
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (:text) RETURNING id, text",))
 COUNT = Query("count", ("SELECT count(*) FROM note",))
@@ -162,7 +162,7 @@ READ_ONLY = """
     import os, sys
     from queuert.errors import DatabaseUnavailableError
     from queuert.sqlite.database import SqliteDatabase
-    from queuert.storage.sqlfiles import Query
+    from queuert.storage.loader import Query
     if os.getuid() == 0:
         os.setgid(65534), os.setuid(65534)
     database = SqliteDatabase(sys.argv[1])
@@ -200,7 +200,7 @@ def test_a_read_only_file_is_our_own_error_and_can_still_be_read(tmp_path: Path,
 OPEN_AT_ONCE = """
     import sys, time
     from queuert.sqlite.database import SqliteDatabase
-    from queuert.storage.sqlfiles import Query
+    from queuert.storage.loader import Query
     while time.time() < float(sys.argv[2]):
         pass
     database = SqliteDatabase(sys.argv[1])
@@ -938,7 +938,7 @@ FORK = """
     from queuert.sqlite import database as sqlite
     from queuert.errors import TransactionMisuseError
     from queuert.sqlite.database import SqliteDatabase
-    from queuert.storage.sqlfiles import Query
+    from queuert.storage.loader import Query
     insert = Query("insert", ("INSERT INTO note (text) VALUES (:text)",))
     count = Query("count", ("SELECT count(*) FROM note",))
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from queuert.errors import TransactionRequiredError
 from queuert.postgres.database import PostgresDatabase
 from queuert.sqlite.database import SqliteDatabase
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Query
 
 INSERT = {
     "sqlite": Query("insert", ("INSERT INTO note (text) VALUES (:text) RETURNING text",)),
@@ -184,7 +184,7 @@ settings.configure(DATABASES={"default": %(settings)s}, INSTALLED_APPS=[])
 django.setup()
 from django.db import connection, connections, transaction
 from queuert.errors import TransactionRequiredError
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Query
 %(database)s
 insert = Query("insert", ("INSERT INTO note (text) VALUES ('x')",))
 count = Query("count", ("SELECT count(*) FROM note",))

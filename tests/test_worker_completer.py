@@ -17,8 +17,8 @@ from support.outages import Gone, outage
 from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
 from queuert.chains.acts import Chains
 from queuert.worker.events import Events
-from queuert.worker.results import OutcomeWriter
-from queuert.worker.threads import Crew
+from queuert.worker.results import ResultWriter
+from queuert.worker.threads import WorkerThreads
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_few_results_wait_for_others_only_while_jobs_wait_for_slots(
     monkeypatch.setattr("queuert.worker.completer.GATHER", 60.0)
     app.job("job")(lambda job: None)
     with app.worker(concurrency=1) as worker:
-        completer: Any = found(worker._crew)._completer
+        completer: Any = found(worker._threads)._completer
         completer._more_to_come = lambda: line
         chain = app.start_chain("job")
         if line:
@@ -103,17 +103,17 @@ def test_slots_wait_when_results_pile_up(app: Queuert, monkeypatch: pytest.Monke
 
     app.start_chains([NewChain("job") for _ in range(100)])
     writing, go_on = threading.Event(), threading.Event()
-    write = OutcomeWriter.write
+    write = ResultWriter.write
 
-    def slow(self: OutcomeWriter, *args: Any, **kwargs: Any) -> Any:
+    def slow(self: ResultWriter, *args: Any, **kwargs: Any) -> Any:
         writing.set()
         go_on.wait(20)
         return write(self, *args, **kwargs)
 
-    monkeypatch.setattr(OutcomeWriter, "write", slow)
+    monkeypatch.setattr(ResultWriter, "write", slow)
     with app.worker(concurrency=3) as worker:
         assert writing.wait(10)
-        completer: Any = found(worker._crew)._completer
+        completer: Any = found(worker._threads)._completer
         eventually(lambda: len(completer._space._waiters) == 3)
         # One or two being written, five in the queue, three in the hands of slots.
         assert 9 <= ran[0] <= 10

@@ -17,7 +17,8 @@ from support.clocks import make_older
 from support.outages import Gone, outage
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
-from queuert.storage.repository import Level, Repository
+from queuert.storage.records import Level
+from queuert.storage.repository import Repository
 from queuert.worker.claimer import Claimer
 from queuert.worker.dispatcher import CLAIM_SIZE, OUTAGE_PAUSE
 
@@ -62,7 +63,7 @@ def started_after(app: Queuert, start: Callable[[], Any]) -> float:
         # It has looked on its own account, has heard that notices arrive, and has looked once more: now it sleeps.
         worker.events.wait("looked")
         eventually(lambda: hears_of_others(app))
-        found(worker._crew)._dispatcher.scheduled("job")
+        found(worker._threads)._dispatcher.scheduled("job")
         worker.events.wait("looked", count=2)
         before = time.monotonic()
         start()
@@ -392,7 +393,7 @@ def test_an_outage_that_lets_claims_through_does_not_slow_them_down(app: Queuert
         raise Gone
 
     with outage(app, app._context.database.run), app.worker(poll_interval=FOREVER) as worker:
-        dispatcher = found(worker._crew)._dispatcher
+        dispatcher = found(worker._threads)._dispatcher
         monkeypatch.setattr(Claimer, "next_due", failing)
         for number in range(8):
             app.start_chain("job", number)

@@ -33,7 +33,7 @@ def status(app: Queuert, job_id: str) -> str:
 
 def stall(worker: Any) -> None:
     """Let a worker's lease keeper do nothing any more, as if the process were stopped."""
-    worker._crew._keeper._step = lambda: None
+    worker._threads._keeper._step = lambda: None
 
 
 def test_a_job_longer_than_its_lease_keeps_it_by_renewal(app: Queuert) -> None:
@@ -197,8 +197,8 @@ def test_a_handler_is_told_why_it_lost_its_job(app: Queuert, act: str, reason: s
             stall(worker)
             with app.worker(types=[app.declare("nothing")], reap_interval=0.05):
                 eventually(lambda: status(app, chain.id) == "pending")
-            del worker._crew._keeper._step  # it goes on
-            worker._crew._keeper._wake.set()
+            del worker._threads._keeper._step  # it goes on
+            worker._threads._keeper._wake.set()
         eventually(lambda: len(told) == 3)
         assert time.monotonic() - started < 3
     assert told == [True, reason, "JobTakenByAnotherWorkerError"]
@@ -258,7 +258,7 @@ def test_a_slow_renewal_does_not_extend_trust(app: Queuert, monkeypatch: pytest.
     with app.worker() as worker:
         worker.events.watch()
         entered.wait(10)
-        [held] = found(worker._crew)._keeper.in_hand()
+        [held] = found(worker._threads)._keeper.in_hand()
         monkeypatch.setattr(repository, "renew_leases", slow)
         worker.events.wait("renewed", count=2)
         trusted = held.trusted_until

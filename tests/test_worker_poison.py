@@ -15,7 +15,7 @@ import pytest
 from support import eventually, found
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
-from queuert.worker.results import OutcomeWriter
+from queuert.worker.results import ResultWriter
 
 
 def test_input_that_no_longer_decodes_fails_at_once_and_alone(app: Queuert) -> None:
@@ -216,13 +216,13 @@ def test_many_suspects_are_through_soon(app: Queuert) -> None:
 
 def test_a_turn_lasts_until_the_result_is_written(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     written, started = threading.Event(), threading.Semaphore(0)
-    write = OutcomeWriter.write
+    write = ResultWriter.write
 
-    def waiting(self: OutcomeWriter, *args: Any, **kwargs: Any) -> Any:
+    def waiting(self: ResultWriter, *args: Any, **kwargs: Any) -> Any:
         assert written.wait(20)
         return write(self, *args, **kwargs)
 
-    monkeypatch.setattr(OutcomeWriter, "write", waiting)
+    monkeypatch.setattr(ResultWriter, "write", waiting)
     app.job("job")(lambda job: started.release())
     chains = [app.start_chain("job") for _ in range(2)]
     with app.transaction() as tx:

@@ -110,7 +110,7 @@ def test_a_thread_that_dies_takes_the_worker_down_with_its_error(
 
     with caplog.at_level(logging.CRITICAL, "queuert.worker"):
         worker.start()
-        crew: Any = worker._crew
+        crew: Any = worker._threads
         if role == "dispatcher":
             crew._dispatcher._step = broken
         elif role == "keeper":
@@ -140,7 +140,7 @@ def test_run_and_the_block_raise_what_killed_the_worker(app: Queuert) -> None:
 
     def use(worker: Any, error: Exception | None = None) -> None:
         with worker:
-            worker._crew._dispatcher._step = broken
+            worker._threads._dispatcher._step = broken
             app.start_chain("job")
             eventually(lambda: worker.error)
             if error is not None:
@@ -148,7 +148,7 @@ def test_run_and_the_block_raise_what_killed_the_worker(app: Queuert) -> None:
 
     worker: Any = app.worker()
     worker.start()
-    worker._crew._dispatcher._step = broken
+    worker._threads._dispatcher._step = broken
     app.start_chain("job")
     with pytest.raises(ZeroDivisionError):
         worker.run()
@@ -230,7 +230,7 @@ def test_an_idle_worker_uses_hardly_any_cpu(app: Queuert) -> None:
     with app.worker(concurrency=10) as worker:
         app.wait_for(app.start_chain("job"), timeout=10)
         worker.events.watch()
-        found(worker._crew)._dispatcher.scheduled("job")
+        found(worker._threads)._dispatcher.scheduled("job")
         worker.events.wait("looked")
         cpu, clock = time.process_time(), time.monotonic()
         time.sleep(2)  # a rate needs a time to be one of

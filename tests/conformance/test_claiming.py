@@ -8,7 +8,7 @@ import pytest
 from support.store import Store
 
 from queuert.model import Status
-from queuert.storage.repository import Level
+from queuert.storage.records import Level
 
 pytestmark = pytest.mark.conformance
 

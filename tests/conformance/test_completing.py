@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.store import Store
 
-from queuert.chains.acts import Completion
+from queuert.chains.complete import Completion
 from queuert.errors import ChainNotFoundError, JobAlreadyCompletedError, JobStateError, JobTypeMismatchError
 from queuert.model import Status
 

@@ -17,8 +17,8 @@ from support import eventually
 from support.racing import PATIENCE, Background, claim_until_empty, together, wait_until_blocked
 from support.store import TYPES, Store
 
-from queuert.chains.acts import Completion
-from queuert.chains.start import NewChain
+from queuert.chains.complete import Completion
+from queuert.chains.new_chain import NewChain
 from queuert.model import Status
 from queuert.options import Dedup
 

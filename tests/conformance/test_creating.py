@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from support.store import PAST, Store
 
-from queuert.chains.start import NewChain
+from queuert.chains.new_chain import NewChain
 from queuert.errors import ChainNotFoundError, DuplicateJobIdError, JobTypeValidationError
 from queuert.ids import uuid7
 from queuert.model import Status

@@ -10,7 +10,7 @@ import pytest
 from support.racing import Background, holding, is_free, together, wait_until_blocked
 from support.store import Store
 
-from queuert.chains.acts import Completion
+from queuert.chains.complete import Completion
 from queuert.model import Job, Status
 from queuert.storage.protocol import Session
 

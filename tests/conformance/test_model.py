@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from support.store import TYPES, Store
 
-from queuert.chains.acts import Completion
-from queuert.chains.start import NewChain
+from queuert.chains.complete import Completion
+from queuert.chains.new_chain import NewChain
 from queuert.errors import BlockerReferenceError, JobAlreadyCompletedError, JobNotTriggerableError, JobStateError
 from queuert.options import Dedup
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.store import PAST, Store
 
-from queuert.chains.acts import Completion
+from queuert.chains.complete import Completion
 from queuert.ids import uuid7
 from queuert.model import Status
 from queuert.notify.protocol import Channel

@@ -13,7 +13,7 @@ import psycopg
 
 from queuert import Queuert
 from queuert.errors import DatabaseUnavailableError
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Query
 
 COUNT = Query("count", ("SELECT count(*) FROM orders",))
 INSERT = Query("insert", ("INSERT INTO orders (id, state) VALUES (:id, 'ours')",))

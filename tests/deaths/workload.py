@@ -21,7 +21,7 @@ from support.fleet import Marks
 
 from queuert import Backoff, Continuation, JobTypes, Lease, Queuert, RunningJob
 from queuert.notify.protocol import Channel
-from queuert.worker.results import OutcomeWriter
+from queuert.worker.results import ResultWriter
 from queuert.worker.slots import Slots
 
 TABLES = ("CREATE TABLE ledger (job_id text, step text)", "CREATE TABLE prepared (job_id text, attempt integer)")
@@ -234,7 +234,7 @@ def stay(marks: Marks, point: str, job_id: str) -> NoReturn:
 def stay_in_the_library(app: Queuert, marks: Marks, point: str) -> None:
     """Have the process stay where no handler runs."""
     slots: Any = Slots
-    writer: Any = OutcomeWriter
+    writer: Any = ResultWriter
     notifier: Any = app._context.notifier
     if point == "claimed":
         slots.submit = lambda self, claimed: stay(marks, point, claimed[0].job.id)

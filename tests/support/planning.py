@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queuert.storage.protocol import Params, Row
-from queuert.storage.sqlfiles import Query
+from queuert.storage.loader import Query
 
 STEP = 5
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuert.storage.sqlfiles import migrations
+from queuert.storage.loader import migrations
 from support.store import Store
 
 TYPES = tuple(f"t{number:02}" for number in range(20))

@@ -7,11 +7,16 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from queuert.chains.acts import Chains, Completed, Completion, NextJob
+from queuert.chains.attempts import end_attempts, release_claims
+from queuert.chains.complete import Completion, complete
+from queuert.chains.continuing import NextJob, next_job
 from queuert.chains.history import History
 from queuert.chains.read import Reader
 from queuert.chains.retention import Cleaner
-from queuert.chains.start import NewChain, Starter
+from queuert.chains.new_chain import NewChain
+from queuert.chains.operate import Operator
+from queuert.chains.outside import complete_from_outside
+from queuert.chains.start import Starter
 from queuert.context import Context, Settings
 from queuert.ids import Ids
 from queuert.job_types import JobTypes
@@ -21,8 +26,9 @@ from queuert.options import Retention
 from queuert.sqlite.database import SqliteDatabase
 from queuert.storage.migrations import migrate
 from queuert.storage.protocol import Database, Session
-from queuert.storage.repository import Repository
-from queuert.storage.sqlfiles import TABLES, Names, Query
+from queuert.storage.records import Completed
+from queuert.storage.loader import Query
+from queuert.storage.names import TABLES, Names
 
 T = TypeVar("T")
 
@@ -39,6 +45,25 @@ def open_database(url: str, **options: Any) -> Database:
     return PostgresDatabase(url, **options)
 
 
+class Chains(Operator):
+    """What the domain does to chains, on one context."""
+
+    def complete(self, *args: Any, **options: Any) -> Completed:
+        return complete(self._context, *args, **options)
+
+    def next_job(self, *args: Any, **options: Any) -> NextJob:
+        return next_job(self._context, *args, **options)
+
+    def end_attempts(self, *args: Any) -> set[str]:
+        return end_attempts(self._context, *args)
+
+    def release_claims(self, *args: Any) -> set[str]:
+        return release_claims(self._context, *args)
+
+    def complete_from_outside(self, *args: Any) -> Any:
+        return complete_from_outside(self._context, *args)
+
+
 class Store:
     """One migrated database, and the layers that work on it."""
 
@@ -49,13 +74,13 @@ class Store:
         self.names = Names()
         self._lent = database is not None
         self.database: Any = database or open_database(url, **options)
-        self.dialect = self.database.dialect
-        self.repository = Repository(self.dialect, self.names)
+        self.dialect = self.database.dialect.name
         registry = JobTypes()
         for name in types:
             registry.declare(name)
         self.type_names = tuple(types)
-        self.context = Context(self.database, self.repository, registry, InProcessNotifier(), Ids(), Settings(history=history))
+        self.context = Context(self.database, self.names, registry, InProcessNotifier(), Ids(), Settings(history=history))
+        self.repository = self.context.repository
         self.starter = Starter(self.context)
         self.chains = Chains(self.context)
         self.reader = Reader(self.context)
@@ -92,12 +117,12 @@ class Store:
         return self.write(lambda own: own.run(query, params))
 
     def query(self, text: str) -> Query:
-        text = re.sub(r"\{(\w+)\}", lambda token: self.names.tokens(self.dialect)[token[1]], text)
-        if self.dialect == "postgres":
-            text = re.sub(r"(?<!:):([a-z_]\w*)", r"%(\1)s", text)
-        else:
-            text = re.sub(r"::\w+", "", text)
-        return Query("test", (text,), frozenset(), (False,))
+        text = re.sub(r"\{(\w+)\}", lambda token: self.database.dialect.tokens(self.names)[token[1]], text)
+        if self.dialect != "postgres":
+            return Query("test", (re.sub(r"::\w+", "", text),))
+        params = tuple(dict.fromkeys(re.findall(r"(?<!:):([a-z_]\w*)", text)))
+        text = re.sub(r"(?<!:):([a-z_]\w*)", lambda match: f"${params.index(match[1]) + 1}", text)
+        return Query("test", (text,), params)
 
     def tables(self, session: Session | None = None) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table."""
