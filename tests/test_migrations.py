@@ -19,8 +19,8 @@ import pytest
 from queuert.errors import SchemaVersionError
 from queuert.postgres.database import PostgresDatabase
 from queuert.sqlite.database import SqliteDatabase
+from queuert.storage.loader import Query, migrations, queries
 from queuert.storage.migrations import explain, migrate, migration_status
-from queuert.storage.loader import Script, Query, migrations, queries
 from queuert.storage.names import Names
 from queuert.storage.urls import parse_target
 

@@ -22,10 +22,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support import eventually
 
 from queuert.notify import Channel, InProcessNotifier, Notice, Notifier
-from queuert.sqlite.watcher import SqliteFileNotifier
 from queuert.postgres import sender as sending
 from queuert.postgres.link import Link
 from queuert.postgres.listener import PostgresNotifier
+from queuert.sqlite.watcher import SqliteFileNotifier
 
 pytestmark = [
     pytest.mark.conformance,

@@ -28,11 +28,10 @@ from support.postgres import closed_by_the_server
 from support.proxy import Proxy
 from support.silence import SilentProxy
 
-from queuert.errors import DatabaseUnavailableError, TransactionRequiredError, UnsupportedDatabaseError
+from queuert.errors import DatabaseUnavailableError, TransactionMisuseError, TransactionRequiredError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
-from queuert.errors import TransactionMisuseError
 from queuert.storage.loader import Query
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (%(text)s) RETURNING text",))

@@ -27,12 +27,12 @@ from queuert.errors import (
     ForeignKeysDisabledError,
     QueuertError,
     StaleSnapshotError,
+    TransactionMisuseError,
     TransactionRequiredError,
     UnsupportedDatabaseError,
 )
 from queuert.hooks import Hooks
 from queuert.sqlite.database import SqliteDatabase
-from queuert.errors import TransactionMisuseError
 from queuert.sqlite.guard import GuardedConnection
 from queuert.sqlite.vacuum import PAGES, vacuum_in_steps
 from queuert.storage.loader import Query

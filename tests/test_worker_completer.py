@@ -18,7 +18,6 @@ from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
 from queuert.chains.acts import Chains
 from queuert.worker.events import Events
 from queuert.worker.results import ResultWriter
-from queuert.worker.threads import WorkerThreads
 
 
 @pytest.fixture

@@ -28,7 +28,9 @@ class Operator:
         self._context = context
         self._repository = context.repository
 
-    def cancel(self, ids: Sequence[str], conn: object | None, *, cascade: bool, actor: str | None) -> list[Chain]:
+    def cancel(
+        self, ids: Sequence[str], conn: object | None, *, cascade: bool = False, actor: str | None = None
+    ) -> list[Chain]:
         """Cancel the tails that are open; with `cascade` those of the chains that wait for them too."""
 
         def work(session: Session) -> list[Chain]:
@@ -48,7 +50,7 @@ class Operator:
 
         return self._context.write(conn, work)
 
-    def retry(self, ids: Sequence[str], conn: object | None, *, actor: str | None) -> list[Chain]:
+    def retry(self, ids: Sequence[str], conn: object | None, *, actor: str | None = None) -> list[Chain]:
         """Give failed and cancelled tails fresh attempts."""
 
         def work(session: Session) -> list[Chain]:
@@ -75,7 +77,7 @@ class Operator:
 
         return self._context.write(conn, work)
 
-    def trigger(self, ids: Sequence[str], conn: object | None, *, actor: str | None) -> list[Job]:
+    def trigger(self, ids: Sequence[str], conn: object | None, *, actor: str | None = None) -> list[Job]:
         """Make pending jobs due now."""
 
         def work(session: Session) -> list[Job]:
@@ -95,7 +97,9 @@ class Operator:
 
         return self._context.write(conn, work)
 
-    def delete(self, ids: Sequence[str], conn: object | None, *, cascade: bool, actor: str | None) -> list[Chain]:
+    def delete(
+        self, ids: Sequence[str], conn: object | None, *, cascade: bool = False, actor: str | None = None
+    ) -> list[Chain]:
         """Delete chains, unless others wait for them; with `cascade` also what they waited for."""
 
         def work(session: Session) -> list[Chain]:

@@ -139,7 +139,7 @@ class SqliteRepository(Repository):
         return set(self._ids(session, "take_write_lock", ids))
 
     def lock_jobs(self, session: Session, ids: Sequence[str], *, wait: bool = True) -> set[str]:
-        return set(self._ids(session, "take_write_lock", ids)) if wait else set(ids)
+        return set(self._ids(session, "take_write_lock", ids))
 
     def lock_completions(self, session: Session, items: Sequence[Item], *, wait: bool) -> set[str]:
         return set()

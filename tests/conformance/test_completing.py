@@ -23,7 +23,7 @@ def test_completing_stores_output_and_attempt_and_ends_the_lease(store: Store) -
     assert (now.leased_by, now.leased_until, now.continued_to) == (None, None, None)
     # The token stays, so that a commit whose answer was lost can be recognised.
     assert now.lease_token == job.lease_token
-    assert store.context.decode_job(now).output == {"done": [1, 2]}
+    assert store.context.payloads.decode_job(now).output == {"done": [1, 2]}
     (attempt,) = store.attempts(chain)
     assert (attempt.attempt, attempt.worker_id, attempt.outcome) == (1, "w5", "succeeded")
     assert attempt.claimed_at == attempt.started_at == job.last_attempt_at

@@ -30,7 +30,7 @@ def test_a_new_chain_is_one_pending_job_that_is_its_own_root(store: Store) -> No
     assert job.suspect is False
     assert job.created_at == job.chain_created_at == job.scheduled_at == chain.created_at
     assert job.created_at.utcoffset() == timedelta(0)
-    assert store.context.decode_job(job).input == {"n": 1}
+    assert store.context.payloads.decode_job(job).input == {"n": 1}
 
 
 def test_no_max_attempts_is_stored_as_forever(store: Store) -> None:
@@ -91,12 +91,12 @@ def test_any_text_survives_input_and_key(store: Store, text: str) -> None:
     chain = store.start("a", {"text": text, "list": [text, None, 1.5, True]}, dedup=Dedup(f"k{text}"))
     job = store.job(chain)
     assert job.deduplication_key == f"k{text}"
-    assert store.context.decode_job(job).input == {"text": text, "list": [text, None, 1.5, True]}
+    assert store.context.payloads.decode_job(job).input == {"text": text, "list": [text, None, 1.5, True]}
 
 
 def test_large_whole_numbers_survive(store: Store) -> None:
     chain = store.start("a", [2**53 + 1, -(2**63), 10**30])
-    assert store.context.decode_job(store.job(chain)).input == [2**53 + 1, -(2**63), 10**30]
+    assert store.context.payloads.decode_job(store.job(chain)).input == [2**53 + 1, -(2**63), 10**30]
 
 
 # Deduplication

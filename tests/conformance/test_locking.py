@@ -156,10 +156,10 @@ def test_without_waiting_a_locked_row_is_left_for_later(store: Store, going_on: 
 
     with holding(store, LOCKED, id=held):
         done = Background(complete).result()
-    assert (done.ids, done.unlocked) == ({jobs[0].id, jobs[2].id}, {jobs[1].id})
+    assert (done.ids, done.locked) == ({jobs[0].id, jobs[2].id}, {jobs[1].id})
     assert store.job(jobs[1]) == jobs[1]
     again = store.write(lambda session: store.chains.complete(session, "w1", batch[1:2], wait=False))
-    assert (again.ids, again.unlocked) == ({jobs[1].id}, set())
+    assert (again.ids, again.locked) == ({jobs[1].id}, set())
 
 
 def test_without_waiting_a_chain_whose_dependant_is_locked_is_left_for_later(store: Store) -> None:
@@ -171,7 +171,7 @@ def test_without_waiting_a_chain_whose_dependant_is_locked_is_left_for_later(sto
     batch = completions(store, [first, third], going_on=False)
     with holding(store, LOCKED, id=waiting.id):
         done = Background(lambda: store.write(lambda session: store.chains.complete(session, "w1", batch, wait=False))).result()
-    assert (done.ids, done.unlocked) == ({third.id}, {first.id})
+    assert (done.ids, done.locked) == ({third.id}, {first.id})
     assert store.job(alone).status is Status.COMPLETED
     again = store.write(lambda session: store.chains.complete(session, "w1", batch[:1], wait=False))
     assert again.ids == {first.id}

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -200,21 +199,21 @@ READS: dict[str, Callable[[Store, Session, World], Any]] = {
 
 
 def _list(store: Store, session: Session, listing: str, order: str, world: World) -> list[Any]:
-    repository, ids = store.repository, json.dumps([world.new, world.blocked])
+    repository, ids = store.repository, [world.new, world.blocked]
     page = {"at": None, "id": None, "limit": 100}
     span = {"since": None, "until": None, "error_codes": None}
-    every = {"types": json.dumps(["a", "b", "c", "fresh"]), "statuses": json.dumps([status.value for status in Status])}
+    every = {"types": ["a", "b", "c", "fresh"], "statuses": [status.value for status in Status]}
     if listing == "jobs":
         return repository.list_jobs(session, order, **page, **span, **every, chain_types=None)
     if listing == "jobs named":
-        return repository.list_jobs_named(
-            session, order, **page, **span, **every, chain_types=None, job_ids=ids, chain_ids="[]"
+        return repository.list_jobs(
+            session, order, **page, **span, **every, chain_types=None, job_ids=ids, chain_ids=[]
         )
     if listing == "chains":
         return repository.list_chains(session, order, **page, **span, **every, root_only=False)
     if listing == "chains named":
-        return repository.list_chains_named(
-            session, order, **page, **span, **every, root_only=False, job_ids="[]", chain_ids=ids
+        return repository.list_chains(
+            session, order, **page, **span, **every, root_only=False, job_ids=[], chain_ids=ids
         )
     if listing == "chain jobs":
         return repository.list_chain_jobs(session, order, chain_id=world.held.id, index=None, limit=100)

@@ -340,10 +340,6 @@ def test_vacuum_leaves_every_row_as_it_was(store: Store, full: bool) -> None:
     chains = store.start_many(50)
     store.chains.delete([chain.id for chain in chains[:40]], None)
     before = store.tables()
-    if store.dialect == "postgres":
-        tables = [f"{store.names.prefix}{table}" for table in CONTENT]
-        store.database.vacuum(tables, schema=store.names.schema, full=full)
-    else:
-        assert store.database.vacuum(full=full) is True
+    assert store.database.vacuum(store.names, full=full) is True
     assert store.tables() == before
     assert len(store.claim(20)) == 10

@@ -15,8 +15,8 @@ from support.seeding import DUE, TYPES, job_id
 from support.store import Store
 
 from queuert.model import Job
-from queuert.storage.repository import CLAIM_WINDOW
 from queuert.storage.records import Level
+from queuert.storage.repository import CLAIM_WINDOW
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -87,9 +86,9 @@ def name_blockers(store: Store, session: Any) -> Any:
 def listing(what: str, order: str, *, types: Any, statuses: Any, deep: bool, codes: Any = None) -> Operation:
     """A page of jobs or chains; `deep` is one in the middle of them."""
     filters = {
-        "types": json.dumps(TYPES if types is None else types),
-        "statuses": json.dumps(STATUSES if statuses is None else statuses),
-        "error_codes": None if codes is None else json.dumps(codes),
+        "types": TYPES if types is None else types,
+        "statuses": STATUSES if statuses is None else statuses,
+        "error_codes": codes,
         "since": None,
         "until": None,
         "limit": PAGE,
@@ -131,8 +130,8 @@ def listings() -> dict[str, Operation]:
 
 
 def named(what: str) -> Operation:
-    ids = json.dumps([job_id(DONE + 7 * n) for n in range(200)])
-    roots = json.dumps([job_id(HEAD + 7 * n) for n in range(200)])
+    ids = [job_id(DONE + 7 * n) for n in range(200)]
+    roots = [job_id(HEAD + 7 * n) for n in range(200)]
     filters = {
         "types": None,
         "statuses": None,
@@ -144,10 +143,10 @@ def named(what: str) -> Operation:
         "limit": PAGE,
     }
     if what == "jobs":
-        return lambda store, session: store.repository.list_jobs_named(
+        return lambda store, session: store.repository.list_jobs(
             session, "desc", **filters, chain_types=None, job_ids=ids, chain_ids=roots
         )
-    return lambda store, session: store.repository.list_chains_named(
+    return lambda store, session: store.repository.list_chains(
         session, "desc", **filters, root_only=True, job_ids=ids, chain_ids=roots
     )
 

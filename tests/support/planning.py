@@ -15,8 +15,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from queuert.storage.protocol import Params, Row
 from queuert.storage.loader import Query
+from queuert.storage.protocol import Params, Row
 
 STEP = 5
 
@@ -45,7 +45,6 @@ class Cost:
 class PostgresPlans:
     """A session on a psycopg connection in a transaction."""
 
-    dialect = "postgres"
     hooks = None
 
     def __init__(self, session: Any, *, generic: bool) -> None:
@@ -55,14 +54,14 @@ class PostgresPlans:
         self._generic = generic
 
     def run(self, query: Query, params: Params) -> list[Row]:
-        self._explain(query.parts[0], params)
+        self._explain(query, params)
         before = self._scans()
         rows: list[Row] = self._session.run(query, params)
         for name, (kind, scans, read) in self._scans().items():
             _, scans_before, read_before = before[name]
             if scans > scans_before:
                 (self.cost.indexes if kind == "i" else self.cost.scanned).add(name)
-                if query.name == "complete_jobs":
+                if query.name in ("complete_jobs", "complete_job", "lock_rows"):
                     self.cost.rows += read - read_before
         return rows
 
@@ -78,18 +77,8 @@ class PostgresPlans:
     def savepoint(self) -> Any:
         return self._session.savepoint()
 
-    def pipeline(self) -> Any:
-        return nullcontext()
-
-    def _explain(self, statement: str, params: Params) -> None:
-        names: list[str] = []
-
-        def number(match: re.Match[str]) -> str:
-            if match[1] not in names:
-                names.append(match[1])
-            return f"${names.index(match[1]) + 1}"
-
-        text = re.sub(r"%\((\w+)\)s", number, statement).replace("%%", "%")
+    def _explain(self, query: Query, params: Params) -> None:
+        names, text = query.params, query.statements[0]
         name = f"plan_{next(_numbers)}"
         types = ", ".join(_TYPES.get(type(params[p]), "unknown") for p in names)
         values = ", ".join(_literal(params[p]) for p in names)
@@ -138,31 +127,32 @@ def _literal(value: object) -> str:
 class SqlitePlans:
     """A session on a sqlite3 connection in a transaction."""
 
-    dialect = "sqlite"
     hooks = None
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self.raw = raw
         self.cost = Cost()
-        self.changed = 0
+        self._rows: list[Row] = []
 
     def run(self, query: Query, params: Params) -> list[Row]:
         rows: list[Row] = []
-        for part in query.parts:
-            given = {**params, "returned": json.dumps(rows)} if ":returned" in part else dict(params)
-            self._explain(part, given)
-            with self._counting():
-                cursor = self.raw.execute(part, given)
-                found = cursor.fetchall()
-            self.changed = cursor.rowcount
+        for statement in query.statements:
+            cursor = self._execute(statement, params)
             if cursor.description is not None:
-                rows = found
+                rows = self._rows
         return rows
 
-    def savepoint(self) -> Any:
-        return nullcontext()
+    def change(self, query: Query, params: Params) -> int:
+        return self._execute(query.statements[0], params).rowcount
 
-    def pipeline(self) -> Any:
+    def _execute(self, statement: str, params: Params) -> sqlite3.Cursor:
+        self._explain(statement, params)
+        with self._counting():
+            cursor = self.raw.execute(statement, dict(params))
+            self._rows = cursor.fetchall()
+        return cursor
+
+    def savepoint(self) -> Any:
         return nullcontext()
 
     def _explain(self, statement: str, params: Params) -> None:

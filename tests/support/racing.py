@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
+from queuert.postgres.session import PostgresSession
 from support.store import Store
 from support.waiting import eventually
 
@@ -71,8 +72,7 @@ class Background:
 def holding(store: Store, statement: str, **params: object) -> Iterator[None]:
     """Somebody's open transaction that has run a statement; undone at the end."""
     with store.database.open_listener() as conn, conn.transaction(force_rollback=True):
-        query = store.query(statement)
-        conn.execute(query.parts[0], params)
+        PostgresSession(conn).run(store.query(statement), params)
         yield
 
 
@@ -95,7 +95,7 @@ def is_free(store: Store, job_id: str, strength: str = "UPDATE") -> bool:
     """Whether a row could be locked just now."""
     query = store.query(f"SELECT id FROM {{job}} WHERE id = :id FOR {strength} SKIP LOCKED")
     with closing(store.database.open_listener()) as conn:
-        return bool(conn.execute(query.parts[0], {"id": job_id}).fetchall())
+        return bool(PostgresSession(conn).run(query, {"id": job_id}))
 
 
 def claim_until_empty(url: str, types: Sequence[str], worker: str, batch: int) -> list[str]:

@@ -64,7 +64,7 @@ class _Dialect:
 
 def seed(store: Store, run: Any) -> None:
     """Make the tables, fill them, and index them. `run` executes one statement."""
-    (initial, *_) = [list(migration.statements) for migration in migrations(store.dialect, store.names)]
+    (initial, *_) = [list(migration.statements) for migration in migrations(store.database.dialect, store.names)]
     indexes = [statement for statement in initial if "INDEX" in statement.split("(")[0]]
     for statement in initial:
         if statement not in indexes:

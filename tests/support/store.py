@@ -11,11 +11,11 @@ from queuert.chains.attempts import end_attempts, release_claims
 from queuert.chains.complete import Completion, complete
 from queuert.chains.continuing import NextJob, next_job
 from queuert.chains.history import History
-from queuert.chains.read import Reader
-from queuert.chains.retention import Cleaner
 from queuert.chains.new_chain import NewChain
 from queuert.chains.operate import Operator
 from queuert.chains.outside import complete_from_outside
+from queuert.chains.read import Reader
+from queuert.chains.retention import Cleaner
 from queuert.chains.start import Starter
 from queuert.context import Context, Settings
 from queuert.ids import Ids
@@ -24,11 +24,11 @@ from queuert.model import Chain, Job
 from queuert.notify.in_process import InProcessNotifier
 from queuert.options import Retention
 from queuert.sqlite.database import SqliteDatabase
+from queuert.storage.loader import Query
 from queuert.storage.migrations import migrate
+from queuert.storage.names import TABLES, Names
 from queuert.storage.protocol import Database, Session
 from queuert.storage.records import Completed
-from queuert.storage.loader import Query
-from queuert.storage.names import TABLES, Names
 
 T = TypeVar("T")
 

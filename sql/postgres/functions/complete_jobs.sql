@@ -1,6 +1,7 @@
 -- Completes jobs, continues their chains or closes them, and frees what waited for the chains that close: see the query
 -- complete_jobs. First the locks, see {lock_jobs}. Each statement in here sees what was committed before it (unless the
--- transaction's snapshot is fixed, which is told), so no dependant is missed when the chains have closed.
+-- transaction's snapshot is fixed, which is told), so no dependant is missed when the chains have closed. Without a token a job
+-- is completed from outside, by whoever has locked it; `holder` is the worker that loses it by that.
 -- Only what is out of the ordinary comes back: jobs that were `locked` by somebody else and left out, jobs whose lease was `lost`,
 -- jobs that were `freed`, and a row that says that the `snapshot` is fixed.
 CREATE OR REPLACE FUNCTION {complete_jobs}(
@@ -26,10 +27,11 @@ BEGIN
         SELECT $1 AS worker, i.*
         FROM ROWS FROM (
             json_to_recordset($2) AS (
-                id {id_type}, chain_id {id_type}, token bigint, outcome text, waited double precision, next_id {id_type}
+                id {id_type}, chain_id {id_type}, token bigint, outcome text, holder text, waited double precision,
+                next_id {id_type}
             ),
             unnest($3)
-        ) AS i (id, chain_id, token, outcome, waited, next_id, output)
+        ) AS i (id, chain_id, token, outcome, holder, waited, next_id, output)
         WHERE i.id = ANY (locked) AND i.chain_id = ANY (locked)
         {few}
     ),
@@ -46,9 +48,11 @@ BEGIN
             suspect = false,
             continued_to = item.next_id
         FROM (SELECT * FROM item {few}) item
-        WHERE j.id = item.id AND {fence}
+        WHERE j.id = item.id
+          AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running')))
         RETURNING
-            j.id, j.chain_id, j.attempt, j.last_attempt_at, j.completed_at, item.worker, item.outcome, item.waited, item.next_id
+            j.id, j.chain_id, j.attempt, j.last_attempt_at, j.completed_at, coalesce(item.worker, item.holder) AS worker,
+            item.outcome, item.waited, item.next_id
     ),
     attempt AS (
         INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)

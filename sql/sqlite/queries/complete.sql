@@ -34,8 +34,8 @@ SELECT j.id
 FROM json_each(:items) i
 CROSS JOIN {job} j ON j.id = json_extract(i.value, '$[0]')
 WHERE j.status = 'completed'
-  AND j.completed_by = json_extract(i.value, '$[1]')
-  AND j.lease_token = json_extract(i.value, '$[2]');
+  AND j.completed_by IS json_extract(i.value, '$[1]')
+  AND j.lease_token IS json_extract(i.value, '$[2]');
 
 -- name: insert_attempts
 -- params: items
