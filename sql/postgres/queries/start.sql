@@ -53,21 +53,38 @@ ON CONFLICT (chain_type_name, deduplication_key) DO UPDATE
 -- name: find_duplicates
 -- params: items
 -- For each wanted key the newest chain that stands in its way. Runs after touch_keys, to see what the wait was for.
+-- A branch for each scope, so that each has an index of its own: a key may have any number of closed chains.
 SELECT i.n, d.chain_id
 FROM json_to_recordset(:items::json) AS i (
     n integer, type_name text, key text, scope text, since double precision, exclude json
 )
 CROSS JOIN LATERAL (
-    SELECT t.chain_id
-    FROM {job} t
-    WHERE t.chain_type_name = i.type_name
-      AND t.deduplication_key = i.key
-      AND t.continued_to IS NULL
-      AND (i.scope = 'any' OR t.status IN ('blocked', 'pending', 'running'))
-      AND (i.since IS NULL OR t.chain_created_at > {now - i.since seconds})
-      AND t.chain_id NOT IN (SELECT e.id::{id_type} FROM json_array_elements_text(i.exclude) AS e (id))
-    ORDER BY t.chain_created_at DESC
-    LIMIT 1
+    (
+        SELECT t.chain_id
+        FROM {job} t
+        WHERE i.scope = 'any'
+          AND t.chain_type_name = i.type_name
+          AND t.deduplication_key = i.key
+          AND t.continued_to IS NULL
+          AND (i.since IS NULL OR t.chain_created_at > {now - i.since seconds})
+          AND t.chain_id NOT IN (SELECT e.id::{id_type} FROM json_array_elements_text(i.exclude) AS e (id))
+        ORDER BY t.chain_created_at DESC
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT t.chain_id
+        FROM {job} t
+        WHERE i.scope <> 'any'
+          AND t.chain_type_name = i.type_name
+          AND t.deduplication_key = i.key
+          AND t.continued_to IS NULL
+          AND t.status IN ('blocked', 'pending', 'running')
+          AND (i.since IS NULL OR t.chain_created_at > {now - i.since seconds})
+          AND t.chain_id NOT IN (SELECT e.id::{id_type} FROM json_array_elements_text(i.exclude) AS e (id))
+        ORDER BY t.chain_created_at DESC
+        LIMIT 1
+    )
 ) d;
 
 -- name: insert_blockers

@@ -55,28 +55,45 @@ ON CONFLICT (chain_type_name, deduplication_key) DO UPDATE
 
 -- name: find_duplicates
 -- params: items
--- For each wanted key the newest chain that stands in its way.
+-- For each wanted key the newest chain that stands in its way. A branch for each scope, so that each has an index of its own:
+-- a key may have any number of closed chains.
 SELECT i.n, d.chain_id
 FROM (
     SELECT
-        json_extract(value, '$.n') AS n,
-        (
-            SELECT t.id
-            FROM {job} t
-            WHERE t.chain_type_name = json_extract(value, '$.type_name')
-              AND t.deduplication_key = json_extract(value, '$.key')
-              AND t.deduplication_key IS NOT NULL
-              AND t.continued_to IS NULL
-              AND (json_extract(value, '$.scope') = 'any' OR t.status IN ('blocked', 'pending', 'running'))
-              AND (
-                  json_extract(value, '$.since') IS NULL
-                  OR t.chain_created_at
-                     > {now - json_extract(value, '$.since') seconds}
-              )
-              AND t.chain_id NOT IN (SELECT e.value FROM json_each(json_extract(item.value, '$.exclude')) e)
-            ORDER BY t.chain_created_at DESC
-            LIMIT 1
-        ) AS tail_id
+        json_extract(item.value, '$.n') AS n,
+        CASE json_extract(item.value, '$.scope')
+            WHEN 'any' THEN (
+                SELECT t.id
+                FROM {job} t
+                WHERE t.chain_type_name = json_extract(item.value, '$.type_name')
+                  AND t.deduplication_key = json_extract(item.value, '$.key')
+                  AND t.deduplication_key IS NOT NULL
+                  AND t.continued_to IS NULL
+                  AND (
+                      json_extract(item.value, '$.since') IS NULL
+                      OR t.chain_created_at > {now - json_extract(item.value, '$.since') seconds}
+                  )
+                  AND t.chain_id NOT IN (SELECT e.value FROM json_each(json_extract(item.value, '$.exclude')) e)
+                ORDER BY t.chain_created_at DESC
+                LIMIT 1
+            )
+            ELSE (
+                SELECT t.id
+                FROM {job} t
+                WHERE t.chain_type_name = json_extract(item.value, '$.type_name')
+                  AND t.deduplication_key = json_extract(item.value, '$.key')
+                  AND t.deduplication_key IS NOT NULL
+                  AND t.continued_to IS NULL
+                  AND t.status IN ('blocked', 'pending', 'running')
+                  AND (
+                      json_extract(item.value, '$.since') IS NULL
+                      OR t.chain_created_at > {now - json_extract(item.value, '$.since') seconds}
+                  )
+                  AND t.chain_id NOT IN (SELECT e.value FROM json_each(json_extract(item.value, '$.exclude')) e)
+                ORDER BY t.chain_created_at DESC
+                LIMIT 1
+            )
+        END AS tail_id
     FROM json_each(:items) item
 ) i
 JOIN {job} d ON d.id = i.tail_id;
