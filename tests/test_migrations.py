@@ -1,4 +1,4 @@
-"""Migrations: in order, recorded, under a lock, all or nothing; on every database."""
+"""Migrations: in order, recorded, under a lock, each one all or nothing; on every database."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ import pytest
 from queuert.errors import SchemaVersionError
 from queuert.postgres.database import PostgresDatabase
 from queuert.sqlite.database import SqliteDatabase
-from queuert.storage.loader import Query, migrations, queries
+from queuert.sqlite.dialect import SQLITE
+from queuert.storage.loader import Query, Script, migrations, queries
 from queuert.storage.migrations import explain, migrate, migration_status
 from queuert.storage.names import Names
 from queuert.storage.urls import parse_target
 
 NAMES = Names()
-FIRST = Migration("0001_first", ("CREATE TABLE first (a TEXT)", "INSERT INTO first VALUES ('100% {x} :y')"))
-SECOND = Migration("0002_second", ("ALTER TABLE first ADD COLUMN b TEXT",))
-BROKEN = Migration("0003_broken", ("CREATE TABLE third (a TEXT)", "INSERT INTO nowhere VALUES (1)"))
+FIRST = Script("0001_first", ("CREATE TABLE first (a TEXT)", "INSERT INTO first VALUES ('100% {x} :y')"))
+SECOND = Script("0002_second", ("ALTER TABLE first ADD COLUMN b TEXT",))
+BROKEN = Script("0003_broken", ("CREATE TABLE third (a TEXT)", "INSERT INTO nowhere VALUES (1)"))
 ROWS = Query("rows", ("SELECT * FROM first",))
+THIRD = Query("third", ("SELECT * FROM third",))
 
 
 @pytest.fixture
@@ -43,6 +45,15 @@ def rows(database: Any) -> list[Any]:
     with database.read() as session:
         found: list[Any] = session.run(ROWS, {})
         return found
+
+
+def has_third(database: Any) -> bool:
+    try:
+        with database.read() as session:
+            session.run(THIRD, {})
+    except (sqlite3.OperationalError, psycopg.errors.UndefinedTable):
+        return False
+    return True
 
 
 def test_an_empty_database_has_everything_pending_and_stays_empty(database: Any) -> None:
@@ -66,27 +77,31 @@ def test_when_a_migration_was_applied_is_recorded(database: Any) -> None:
     with database.read() as session:
         [(name, applied_at)] = session.run(queries(database.dialect, NAMES)["list_migrations"], {})
     assert name == "0001_first"
-    if database.dialect == "sqlite":
+    if database.dialect is SQLITE:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", applied_at)
         applied_at = datetime.strptime(applied_at, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
     assert applied_at.tzinfo is timezone.utc
     assert abs((datetime.now(timezone.utc) - applied_at).total_seconds()) < 60
 
 
-def test_a_failed_migration_leaves_the_database_as_it_was(database: Any) -> None:
+def test_a_failed_migration_undoes_itself_and_keeps_those_before_it(database: Any) -> None:
     migrate(database, NAMES, [FIRST])
     with pytest.raises((sqlite3.OperationalError, psycopg.Error)):
         migrate(database, NAMES, [FIRST, SECOND, BROKEN])
-    assert rows(database) == [("100% {x} :y",)]
-    assert migration_status(database, NAMES, [FIRST, SECOND, BROKEN]).applied == ("0001_first",)
-    assert migrate(database, NAMES, [FIRST, SECOND]).pending == ()
+    assert rows(database) == [("100% {x} :y", None)]
+    status = migration_status(database, NAMES, [FIRST, SECOND, BROKEN])
+    assert (status.applied, status.pending) == (("0001_first", "0002_second"), ("0003_broken",))
+    assert not has_third(database)
+    mended = Script(BROKEN.name, BROKEN.statements[:1])
+    assert migrate(database, NAMES, [FIRST, SECOND, mended]).pending == ()
+    assert has_third(database)
 
 
-def test_a_failed_first_migration_leaves_nothing(database: Any) -> None:
+def test_a_failed_first_migration_leaves_nothing_of_itself(database: Any) -> None:
     with pytest.raises((sqlite3.OperationalError, psycopg.Error)):
         migrate(database, NAMES, [BROKEN])
-    with database.read() as session:
-        assert session.run(queries(database.dialect, NAMES)["migration_table_exists"], {}) == [(0,)]
+    assert migration_status(database, NAMES, [BROKEN]).applied == ()
+    assert not has_third(database)
 
 
 def test_a_database_newer_than_the_library_is_refused(database: Any) -> None:
@@ -185,13 +200,13 @@ def test_missing_tables_are_explained(database: Any) -> None:
             return error
         raise AssertionError("it did not fail")
 
-    missing = explain(failure('SELECT 1 FROM "queuert_job"'), NAMES)
+    missing = explain(failure('SELECT 1 FROM "queuert_job"'), database, NAMES)
     assert isinstance(missing, SchemaVersionError)
     assert "app.migrate()" in str(missing)
-    assert explain(failure("SELECT 1 FROM orders"), NAMES) is None
+    assert explain(failure("SELECT 1 FROM orders"), database, NAMES) is None
     migrate(database, NAMES)
     column = failure('SELECT j.new_thing FROM "queuert_job" AS j')
-    assert isinstance(explain(column, NAMES, ours=True), SchemaVersionError)
-    assert explain(column, NAMES) is None
-    assert explain(failure("SELECT 1 +"), NAMES, ours=True) is None
-    assert explain(KeyError("queuert_job"), NAMES, ours=True) is None
+    assert isinstance(explain(column, database, NAMES, ours=True), SchemaVersionError)
+    assert explain(column, database, NAMES) is None
+    assert explain(failure("SELECT 1 +"), database, NAMES, ours=True) is None
+    assert explain(KeyError("queuert_job"), database, NAMES, ours=True) is None

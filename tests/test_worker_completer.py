@@ -76,7 +76,7 @@ def test_results_wait_for_others_as_long_as_these_come(
 ) -> None:
     """How many come during each of the waits, and how many are written together then."""
     clock, waits = [0.0], iter(arriving)
-    crew: Any = Crew(app._context, app._chains, app.worker()._options, "w1", Events())
+    crew: Any = WorkerThreads(app._context, app.worker()._options, "w1", Events())
     completer = crew._completer
     completer._more_to_come = lambda: True
     completer._queue.append(None)

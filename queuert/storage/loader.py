@@ -210,7 +210,9 @@ def _statements(
             _refuse(_place(block, text[: match.start()]), f"{{{match[1]}}} is not a known token")
         return tokens[match[1]]
 
-    text = _TOKEN.sub(expand, _LEXEME.sub(lambda match: "" if match["comment"] else match[0], text))
+    # The lines of comments stay, empty, so that places can be counted.
+    text = _LEXEME.sub(lambda match: "\n" * match[0].count("\n") if match["comment"] else match[0], text)
+    text = _TOKEN.sub(expand, text)
     numbers: dict[str, int] = {}
     current, position = "", 0
     for match in _LEXEME.finditer(text):

@@ -206,15 +206,11 @@ def _list(store: Store, session: Session, listing: str, order: str, world: World
     if listing == "jobs":
         return repository.list_jobs(session, order, **page, **span, **every, chain_types=None)
     if listing == "jobs named":
-        return repository.list_jobs(
-            session, order, **page, **span, **every, chain_types=None, job_ids=ids, chain_ids=[]
-        )
+        return repository.list_jobs(session, order, **page, **span, **every, chain_types=None, job_ids=ids, chain_ids=[])
     if listing == "chains":
         return repository.list_chains(session, order, **page, **span, **every, root_only=False)
     if listing == "chains named":
-        return repository.list_chains(
-            session, order, **page, **span, **every, root_only=False, job_ids=[], chain_ids=ids
-        )
+        return repository.list_chains(session, order, **page, **span, **every, root_only=False, job_ids=[], chain_ids=ids)
     if listing == "chain jobs":
         return repository.list_chain_jobs(session, order, chain_id=world.held.id, index=None, limit=100)
     return repository.list_blocked_jobs(session, order, chain_id=world.pending.id, **page)
