@@ -15,7 +15,7 @@ from support import eventually, found
 from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
-from queuert.chains.acts import Chains
+
 from queuert.worker.events import Events
 from queuert.worker.results import ResultWriter
 

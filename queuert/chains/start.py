@@ -125,19 +125,11 @@ class Starter:
         return _Plan(identity, job_type, item, explicit, dedup, excluded, blockers)
 
     def _create(self, session: Session, plans: Sequence[_Plan]) -> list[Chain]:
-        if not any(plan.blockers or plan.explicit_id for plan in plans):
+        # Whether a key or a job may be written before something else turns out to be wrong.
+        if not any(plan.blockers or (plan.dedup and plan.explicit_id) for plan in plans):
             return self._write(session, plans)
-        try:
-            with session.savepoint():  # what was written before a refusal is undone, and the user's transaction stays usable
-                return self._write(session, plans)
-        except Exception as error:
-            if not self._context.repository.is_duplicate_id(error):
-                raise
-            raise self._duplicate_id(session, plans) from error
-
-    def _duplicate_id(self, session: Session, plans: Sequence[_Plan]) -> DuplicateJobIdError:
-        found = self._context.repository.get_jobs(session, [plan.id for plan in plans])
-        return DuplicateJobIdError(next((plan.id for plan in plans if plan.id in found), plans[0].id))
+        with session.savepoint():  # what was written before the refusal is undone, and the user's transaction stays usable
+            return self._write(session, plans)
 
     def _write(self, session: Session, plans: Sequence[_Plan]) -> list[Chain]:
         pending = Status.PENDING  # once: to look up the member of an enum takes longer than the rest of the loop
@@ -198,7 +190,7 @@ class Starter:
         if produced is not None:
             for plan in plans:
                 plan.item["trace"] = produced.trace
-        created_at = context.repository.insert_chains(session, [plan.item for plan in plans], channel)
+        created_at = self._insert_jobs(session, plans, channel)
         blocked = {plan.id: plan for plan in plans if plan.blockers}
         if blocked:
             traces = {plan.id: plan.item.get("trace") for plan in blocked.values()}
@@ -208,6 +200,18 @@ class Starter:
             context.announce(session, ready=[plan.job_type.name for plan in plans if plan.status is pending])
         observing.started(session, produced, [plan.id for plan in plans], names)
         return created_at
+
+    def _insert_jobs(self, session: Session, plans: Sequence[_Plan], channel: str | None) -> datetime:
+        repository, items = self._context.repository, [plan.item for plan in plans]
+        if not any(plan.explicit_id for plan in plans):
+            return repository.insert_chains(session, items, channel)
+        created_at, made = repository.insert_named_chains(session, items, channel)
+        taken = next((plan.id for plan in plans if plan.id not in made), None)
+        if taken is None:
+            return created_at
+        if made:  # cheaper than a savepoint around every batch in which all goes well
+            repository.delete_chains(session, sorted(made))
+        raise DuplicateJobIdError(taken)
 
     def _records(self, session: Session, plans: Sequence[_Plan], created_at: datetime | None) -> list[Chain]:
         wanted = {plan.duplicate_of for plan in plans if plan.duplicate_of is not None}

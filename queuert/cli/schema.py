@@ -58,17 +58,19 @@ def run_sql(args: argparse.Namespace) -> int:
 def schema_statements(dialect: Dialect, names: Names) -> Iterator[str]:
     """What brings an empty database to the newest version, the notes of what was applied included."""
     queries = loader.queries(dialect, names)
+    yield "BEGIN"
     for name in ("create_migration_schema", "create_migration_table"):
         if name in queries:
             yield from queries[name].statements
     (record,) = queries["record_migration"].statements
     for migration in loader.migrations(dialect, names):
-        alone = any("CONCURRENTLY" in statement for statement in migration.statements)  # cannot be in a transaction
+        # On an empty table an index is built at once, and so it can be in the transaction.
+        yield from (statement.replace(" CONCURRENTLY", "") for statement in migration.statements)
         # The name of a file of ours: letters, digits and underscores.
-        note = record.replace("$1" if dialect.numbered else ":name", f"'{migration.name}'")
-        yield from (*migration.statements, note) if alone else ("BEGIN", *migration.statements, note, "COMMIT")
+        yield record.replace("$1" if dialect.numbered else ":name", f"'{migration.name}'")
     for function in loader.functions(dialect, names):
         yield from function.statements
+    yield "COMMIT"
 
 
 def _which(args: argparse.Namespace) -> tuple[Dialect, Names]:

@@ -1,8 +1,8 @@
 """How PostgreSQL spells what the SQL files leave open. Needs no driver: `queuert sql` prints the schema without one.
 
-Lists come as arrays. The planner takes each for 10 rows. As long as the tables are small it would rather read a whole table
-than look up so many, and it keeps to that plan while they grow. `{few}` is a limit that it cannot see, so that it expects a
-tenth of the rows: one, which it looks up by its key.
+Lists come as arrays. The planner takes one for 10 rows, or for as many as it has. As long as the tables are small it would
+rather read a whole table than look up so many, and it keeps to that plan while they grow. `{few}` is a limit that it cannot
+see, so that it expects a tenth of the rows; after two of them it expects one, and looks up each by its key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _tokens(names: Names) -> dict[str, str]:
         **{name: f'"{names.schema}"."{names.prefix}{name}"' for name in ours},
         "id_type": id_type,
         "few": few,
-        "ids": f"(SELECT unnest(:ids::{id_type}[]) AS id {few})",
+        "ids": f"(SELECT i.id FROM (SELECT unnest(:ids::{id_type}[]) AS id {few}) i {few})",
         "now": "statement_timestamp()",
         "claimed_columns": ", ".join(f"j.{column}" for column in CLAIMED_COLUMNS),
     }

@@ -18,7 +18,6 @@ from queuert.storage.repository import CLAIM_WINDOW, NEW_CHAIN, Item, Repository
 WIDER: Final = 4
 WIDEST_WINDOW: Final = 10_000
 
-UNIQUE_VIOLATION: Final = "23505"
 FOREIGN_KEY_VIOLATION: Final = "23503"
 
 _NEXT: Final = (
@@ -79,8 +78,12 @@ class PostgresRepository(Repository):
         made_at: datetime = self._run(session, "start_chains", items=dumps(items), types=types, channel=channel)[0][0]
         return made_at
 
-    def is_duplicate_id(self, error: Exception) -> bool:
-        return getattr(error, "sqlstate", None) == UNIQUE_VIOLATION
+    def insert_named_chains(
+        self, session: Session, items: Sequence[Item], channel: str | None = None
+    ) -> tuple[datetime, set[str]]:
+        types = array({item["type_name"]: None for item in items})
+        rows = self._run(session, "start_named_chains", items=dumps(items), types=types, channel=channel)
+        return rows[0][0], {str(row[2]) for row in rows if row[2] is not None}
 
     def missing_blocker(self, error: Exception) -> str | None:
         if getattr(error, "sqlstate", None) != FOREIGN_KEY_VIOLATION:

@@ -6,7 +6,6 @@ The first statement of each act is a write, and from then on nobody else can com
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -55,8 +54,14 @@ class SqliteRepository(Repository):
         made_at: datetime = self._rows.time(self._run(session, "insert_chains", items=dumps(items))[0][0])
         return made_at
 
-    def is_duplicate_id(self, error: Exception) -> bool:
-        return isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in str(error)
+    def insert_named_chains(
+        self, session: Session, items: Sequence[Item], channel: str | None = None
+    ) -> tuple[datetime, set[str]]:
+        ids = [str(item["id"]) for item in items]
+        taken = self._ids(session, "take_write_lock", ids)  # from here on nobody else can take one
+        if taken:
+            return self.clock(session), set(ids).difference(taken)
+        return self.insert_chains(session, items), set(ids)
 
     def missing_blocker(self, error: Exception) -> str | None:
         return None  # nobody can delete one meanwhile

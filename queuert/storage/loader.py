@@ -7,8 +7,9 @@
 
 Parameters are `:name` in every dialect, and become what the driver takes. `{job}` and its like are the configured names, and
 what each dialect spells its own way: `{now}`, `{now + :lease seconds}`. A block with `{direction}` or `{beyond}` becomes two
-queries, `<name>_asc` and `<name>_desc`. A block may hold several statements where the dialect can run them: they get the same
-parameters, and the rows are those of the last that gives any.
+queries, `<name>_asc` and `<name>_desc`. A block whose name begins with an underscore is a piece of others: `{_insert_chains}`.
+A block may hold several statements where the dialect can run them: they get the same parameters, and the rows are those of
+the last that gives any.
 
 A query may belong to one dialect. A name that several have takes the same parameters in each. Whatever could fail later fails
 when the files are loaded, with file and line.
@@ -90,12 +91,15 @@ def queries(dialect: Dialect, names: Names, root: Path | None = None) -> dict[st
     """Every query of a dialect by name. `root` is a directory to read instead of the installed files."""
     found: dict[str, Query] = {}
     declared = {block.name: block for other in _dialects(root) if other != dialect.name for block in _blocks(root, other)}
+    tokens = {**dialect.tokens(names), **_pieces(root, dialect.name)}
     for block in _blocks(root, dialect.name):
+        if block.name.startswith("_"):
+            continue
         if block.name in declared and set(block.params) != set(declared[block.name].params):
             _refuse(block.source, f"query {block.name!r} declares other params in {declared[block.name].source}")
         directed = any(f"{{{token}}}" in block.text for token in DIRECTIONS["_asc"])
         for suffix, direction in DIRECTIONS.items() if directed else (("", {}),):
-            statements = tuple(_statements(block.text, block, dialect, {**dialect.tokens(names), **direction}))
+            statements = tuple(_statements(block.text, block, dialect, {**tokens, **direction}))
             if not statements or (len(statements) > 1 and not dialect.several_statements):
                 _refuse(block.source, f"query {block.name!r} has {len(statements)} statements")
             if block.name + suffix in found:
@@ -193,6 +197,11 @@ def _split(text: str, label: str) -> Iterator[_Block]:
         line += part.count("\n")
 
 
+def _pieces(root: Path | None, dialect: str) -> dict[str, str]:
+    pieces = (block for block in _blocks(root, dialect) if block.name.startswith("_"))
+    return {block.name: re.sub(r"--.*", "", block.text).strip().rstrip(";") for block in pieces}
+
+
 def _header_size(lines: list[str]) -> int:
     return next((number for number, line in enumerate(lines) if not line.startswith("--")), len(lines))
 
@@ -212,7 +221,8 @@ def _statements(
 
     # The lines of comments stay, empty, so that places can be counted.
     text = _LEXEME.sub(lambda match: "\n" * match[0].count("\n") if match["comment"] else match[0], text)
-    text = _TOKEN.sub(expand, text)
+    for _ in range(2):  # a piece has tokens of its own
+        text = _TOKEN.sub(expand, text)
     numbers: dict[str, int] = {}
     current, position = "", 0
     for match in _LEXEME.finditer(text):

@@ -80,11 +80,13 @@ class Repository(ABC):
 
     @abstractmethod
     def insert_chains(self, session: Session, items: Sequence[Item], channel: str | None = None) -> datetime:
-        """Insert first jobs whose ids are new; when they were created. Raises what the driver does if an id exists."""
+        """Insert first jobs whose ids are new; when they were created."""
 
     @abstractmethod
-    def is_duplicate_id(self, error: Exception) -> bool:
-        """Whether an insert was refused because there is a job with this id already."""
+    def insert_named_chains(
+        self, session: Session, items: Sequence[Item], channel: str | None = None
+    ) -> tuple[datetime, set[str]]:
+        """Insert first jobs whose ids the caller has chosen; when they were created, and which ids were free."""
 
     @abstractmethod
     def missing_blocker(self, error: Exception) -> str | None:

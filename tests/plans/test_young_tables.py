@@ -109,7 +109,7 @@ def small(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Store]:
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("listing", ["jobs", "chains"])
 def test_a_page_is_read_in_the_order_of_the_index_not_sorted(listing: str, order: str, generic: bool, small: Store) -> None:
-    filters: dict[str, Any] = {"types": '["a", "b", "c", "d", "e"]', "statuses": '["completed"]', "error_codes": None}
+    filters: dict[str, Any] = {"types": ["a", "b", "c", "d", "e"], "statuses": ["completed"], "error_codes": None}
     filters |= {"since": None, "until": None, "at": None, "id": None, "limit": 51}
     filters |= {"chain_types": None} if listing == "jobs" else {"root_only": False}
     with closing(small.database.open_listener()) as conn, conn.transaction(force_rollback=True):
