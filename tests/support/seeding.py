@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuert.storage.loader import migrations
+from queuert.storage.loader import functions, migrations
 from support.store import Store
 
 TYPES = tuple(f"t{number:02}" for number in range(20))
@@ -64,9 +64,11 @@ class _Dialect:
 
 def seed(store: Store, run: Any) -> None:
     """Make the tables, fill them, and index them. `run` executes one statement."""
-    (initial, *_) = [list(migration.statements) for migration in migrations(store.dialect, store.names)]
-    indexes = [statement for statement in initial if "INDEX" in statement.split("(")[0]]
-    for statement in initial:
+    dialect = store.database.dialect
+    scripts = [*migrations(dialect, store.names), *functions(dialect, store.names)]
+    statements = [statement for script in scripts for statement in script.statements]
+    indexes = [statement for statement in statements if "INDEX" in statement.split("(")[0]]
+    for statement in statements:
         if statement not in indexes:
             run(statement)
     if store.dialect == "postgres":
@@ -78,6 +80,16 @@ def seed(store: Store, run: Any) -> None:
     for statement in indexes:
         run(statement)
     run("ANALYZE")
+
+
+def closed_chains_of_one_key(store: Store, number: int) -> str:
+    """A statement that makes so many, the newest of them now."""
+    d = _Dialect(store.dialect)
+    return (
+        "INSERT INTO queuert_job (id, type_name, chain_id, chain_type_name, status, deduplication_key, chain_created_at) "
+        f"SELECT {d.id('50000000 + i')}, 't00', {d.id('50000000 + i')}, 't00', 'completed'{d.status}, 'worn', {d.ago('i')} "
+        f"FROM {d.numbers(number)}"
+    )
 
 
 def _rows(d: _Dialect) -> list[str]:
