@@ -86,6 +86,13 @@ def test_the_wheel_has_every_module_and_every_sql_file(wheel: Path) -> None:
     assert (modules | sql | {"queuert/py.typed"}) - packaged == set()
 
 
+@pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
+def test_a_released_migration_is_what_it_was_byte_for_byte(dialect: str) -> None:
+    released = zipfile.ZipFile(ROOT / "tests" / "upgrade" / "queuert-0.1.0-py3-none-any.whl")
+    name = f"sql/{dialect}/migrations/0001_initial.sql"
+    assert (ROOT / name).read_bytes() == released.read(f"queuert/{name}")
+
+
 def test_a_wheel_finds_its_sql_files(wheel: Path, python: str, tmp_path: Path) -> None:
     install(python, str(wheel))
     where = run(python, "-c", CHECK, cwd=tmp_path).strip()

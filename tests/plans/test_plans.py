@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.operations import OPERATIONS
 from support.planning import Cost
+from support.seeding import closed_chains_of_one_key, job_id
 from support.store import Store
 
 pytestmark = pytest.mark.slow
@@ -48,6 +49,7 @@ LIMITS: dict[str, Limit] = {
     "complete 2 chains": Limit(("blocker_chain_idx",), 800, 6_500, 55_000),
     "insert 100": Limit((), 10, 5_000, 42_000),
     "touch 50 keys": Limit((), 10, 1_200, 4_000),
+    "find 50 open": Limit(("open_key_idx",), 100, 400, 6_000),
     "find 50": Limit(("deduplication_idx",), 100, 400, 6_000),
     "name 20 blockers": Limit(("job_chain_idx",), 120, 3_000, 20_000),
     "get 100 (chains|tails)": Limit(("job_chain_idx",), 600, 2_500, 14_000),
@@ -111,6 +113,25 @@ def test_an_operation_uses_its_index_and_reads_no_more_than_it_must(name: str, b
         assert cost.rows <= limit.rows, plan
         assert cost.buffers <= limit.buffers, plan
         assert cost.estimate < COMPILED, plan
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["none is open", "the oldest is open"])
+def test_an_open_chain_of_a_key_is_found_however_many_closed_ones_it_has(
+    is_open: bool, big: Store, planned: Planner, kind: str
+) -> None:
+    with planned() as session:
+        session.raw.execute(closed_chains_of_one_key(big, 20_000))
+        oldest = job_id(50_000_000 + 19_999)
+        if is_open:
+            session.raw.execute(f"UPDATE queuert_job SET status = 'pending' WHERE id = '{oldest}'")
+        wanted = {"n": 0, "type_name": "t00", "key": "worn", "scope": "incomplete", "since": None, "exclude": []}
+        assert big.repository.find_duplicates(session, [wanted]) == ({0: oldest} if is_open else {})
+    assert "queuert_job_open_key_idx" in session.cost.indexes, session.cost.text
+    if kind == "sqlite":
+        assert session.cost.steps <= 400, session.cost.text
+    else:
+        assert session.cost.rows <= 10, session.cost.text
+        assert session.cost.buffers <= 40, session.cost.text
 
 
 def test_every_limit_is_for_some_operation() -> None:

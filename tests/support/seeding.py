@@ -66,7 +66,7 @@ def seed(store: Store, run: Any) -> None:
     """Make the tables, fill them, and index them. `run` executes one statement."""
     dialect = store.database.dialect
     scripts = [*migrations(dialect, store.names), *functions(dialect, store.names)]
-    statements = [statement.replace(" CONCURRENTLY", "") for script in scripts for statement in script.statements]
+    statements = [statement for script in scripts for statement in script.statements]
     indexes = [statement for statement in statements if "INDEX" in statement.split("(")[0]]
     for statement in statements:
         if statement not in indexes:
@@ -80,6 +80,16 @@ def seed(store: Store, run: Any) -> None:
     for statement in indexes:
         run(statement)
     run("ANALYZE")
+
+
+def closed_chains_of_one_key(store: Store, number: int) -> str:
+    """A statement that makes so many, the newest of them now."""
+    d = _Dialect(store.dialect)
+    return (
+        "INSERT INTO queuert_job (id, type_name, chain_id, chain_type_name, status, deduplication_key, chain_created_at) "
+        f"SELECT {d.id('50000000 + i')}, 't00', {d.id('50000000 + i')}, 't00', 'completed'{d.status}, 'worn', {d.ago('i')} "
+        f"FROM {d.numbers(number)}"
+    )
 
 
 def _rows(d: _Dialect) -> list[str]:
