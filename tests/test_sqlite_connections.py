@@ -421,8 +421,7 @@ def test_a_savepoint_undoes_what_failed_and_keeps_the_rest(database: SqliteDatab
         with session.savepoint(), pytest.raises(KeyError), session.savepoint():
             session.run(INSERT, {"text": "f"})
             raise KeyError
-        with session.pipeline():
-            session.run(INSERT, {"text": "g"})
+        session.run(INSERT, {"text": "g"})
         session.hooks.on_commit(lambda: seen.append("end"))
     assert (texts(database), seen) == (["a", "b", "g"], ["end"])
 
