@@ -263,7 +263,7 @@ class Left:
         self._waiter = threading.Thread(target=self._pass_by, args=(database._lock,))
         self._waiter.start()
         eventually(lambda: database._lock.waiting_writers == 1)
-        self.commit = block.leave()  # type: ignore[attr-defined]  # on a file
+        self.commit = block.commit()
 
     def _pass_by(self, lock: RWLock) -> None:
         with lock.write():
@@ -280,7 +280,7 @@ def test_a_block_that_is_left_commits_at_once_unless_somebody_waits_to_go_on_in_
     block = database.block(shared=True)
     with_block = block.__enter__()
     with_block.raw.execute("INSERT INTO made VALUES (1)")
-    commit = block.leave()  # type: ignore[attr-defined]  # on a file
+    commit = block.commit()
     assert commit.ended
     assert committed(database) == {1}
     commit.wait()

@@ -25,6 +25,7 @@ from queuert.notify import Channel, InProcessNotifier, Notice, Notifier
 from queuert.postgres import sender as sending
 from queuert.postgres.link import Link
 from queuert.postgres.listener import PostgresNotifier
+from queuert.postgres.session import PostgresSession
 from queuert.sqlite.watcher import SqliteFileNotifier
 
 pytestmark = [
@@ -601,7 +602,7 @@ class PlainSession:
 
     def run(self, query: Any, params: Mapping[str, object]) -> list[tuple[Any, ...]]:
         self.statements += 1
-        return self.raw.execute(query.parts[0], params).fetchall()
+        return PostgresSession(self.raw).run(query, params)
 
 
 def test_in_a_transaction_that_is_not_ours_the_commit_sends(make: Make, empty_pg_url: str) -> None:

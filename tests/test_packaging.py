@@ -22,15 +22,18 @@ ROOT = Path(__file__).parents[1]
 
 CHECK = """
 import importlib.resources, pathlib, sys
-import queuert.storage.sqlfiles as sqlfiles
+from queuert.postgres.dialect import POSTGRES
+from queuert.sqlite.dialect import SQLITE
+from queuert.storage import loader
 from queuert.storage.names import Names
 
-print(pathlib.Path(sqlfiles.__file__).resolve())
+print(pathlib.Path(loader.__file__).resolve())
 sql = importlib.resources.files("queuert.sql")
-for dialect in sqlfiles.DIALECTS:
-    assert (sql / dialect / "queries").is_dir(), dialect
-    assert sqlfiles.queries(dialect, Names()), dialect
-    assert sqlfiles.migrations(dialect, Names()), dialect
+for dialect in (SQLITE, POSTGRES):
+    assert (sql / dialect.name / "queries").is_dir(), dialect
+    assert loader.queries(dialect, Names()), dialect
+    assert loader.migrations(dialect, Names()), dialect
+assert loader.functions(POSTGRES, Names())
 assert importlib.resources.files("queuert").joinpath("py.typed").is_file()
 """
 
@@ -106,8 +109,7 @@ def test_an_editable_install_finds_its_sql_files_also_new_ones(checkout: Path, p
         assert Path(where).is_relative_to(checkout.resolve())
     for dialect in ("sqlite", "postgres"):
         (checkout / "sql" / dialect / "queries" / "added.sql").write_text("-- name: added\n-- New.\nSELECT 1;\n")
-    code = "from queuert.storage.sqlfiles import *; assert 'added' in queries('postgres', Names())"
-    run(python, "-c", code, cwd=tmp_path)
+    run(python, "-c", CHECK + "assert 'added' in loader.queries(POSTGRES, Names())", cwd=tmp_path)
 
 
 def test_continuous_integration_runs_the_command_of_the_readme() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from queuert import NewChain, Queuert
-from queuert.storage.repository import Repository
+from queuert.storage.loader import Query
+from queuert.storage.protocol import Params
 
 CHANGES = {
     "claimed": "UPDATE queuert_job SET status = 'running', attempt = 1, leased_by = 'other', lease_token = 7 WHERE id = ?",
@@ -29,27 +30,25 @@ def app(sqlite_path: Path) -> Iterator[Queuert]:
         yield app
 
 
-@pytest.fixture
-def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Have something happen after the look."""
+class Interrupted:
+    """A session in which something happens between the look and the taking."""
 
-    def install(act: Callable[[], None]) -> None:
-        run = Repository._run
+    def __init__(self, session: Any, act: Callable[[], None]) -> None:
+        self._session = session
+        self._act = act
+        self.run = session.run
 
-        def acting(self: Repository, session: Any, query: str, /, **params: object) -> Any:
-            if query == "take_due":
-                act()
-            return run(self, session, query, **params)
-
-        monkeypatch.setattr(Repository, "_run", acting)
-
-    return install
+    def change(self, query: Query, params: Params) -> int:
+        if query.name == "take_due":
+            self._act()
+        changed: int = self._session.change(query, params)
+        return changed
 
 
-def claim(app: Queuert) -> list[Any]:
+def claim(app: Queuert, between: Callable[[], None] = lambda: None) -> list[Any]:
     repository = app._context.repository
     options: dict[str, Any] = {"worker": "w", "token": 5, "leases": {"work": 60.0}, "limit": 10}
-    return app._database.run(lambda session: repository.claim_jobs(session, **options), single=True)
+    return app._database.run(lambda session: repository.claim_jobs(Interrupted(session, between), **options), single=True)
 
 
 def rows(app: Queuert) -> dict[str, tuple[Any, ...]]:
@@ -59,9 +58,7 @@ def rows(app: Queuert) -> dict[str, tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_job_that_another_process_changes_after_the_look_is_left_alone(
-    app: Queuert, sqlite_path: Path, between: Callable[[Callable[[], None]], None], change: str
-) -> None:
+def test_a_job_that_another_process_changes_after_the_look_is_left_alone(app: Queuert, sqlite_path: Path, change: str) -> None:
     first, second, third = app.start_chains([NewChain("work") for _ in range(3)])
 
     def act() -> None:
@@ -73,8 +70,7 @@ def test_a_job_that_another_process_changes_after_the_look_is_left_alone(
         other.close()
 
     changed: list[tuple[Any, ...]] = []
-    between(act)
-    jobs = claim(app)
+    jobs = claim(app, between=act)
     assert {job.id for job in jobs} == {first.id, third.id}
     assert {(job.attempt, job.status, job.lease_token) for job in jobs} == {(1, "running", 5)}
     after = rows(app)

@@ -36,6 +36,7 @@ from queuert.sqlite.database import SqliteDatabase
 from queuert.sqlite.guard import GuardedConnection
 from queuert.sqlite.vacuum import PAGES, vacuum_in_steps
 from queuert.storage.loader import Query
+from queuert.storage.names import Names
 
 INSERT = Query("insert", ("INSERT INTO note (text) VALUES (:text) RETURNING id, text",))
 COUNT = Query("count", ("SELECT count(*) FROM note",))
@@ -239,25 +240,22 @@ def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
 # Queries.
 
 
-def test_parts_run_in_order_and_see_what_was_returned(database: SqliteDatabase) -> None:
+def test_statements_run_in_order_and_give_the_rows_of_the_last_that_has_any(database: SqliteDatabase) -> None:
     query = Query(
-        "parts",
+        "statements",
         (
             "INSERT INTO note (text) VALUES (:a), (:b) RETURNING id, text",
             "UPDATE note SET text = text || '!'",
-            "SELECT json_extract(value, '$[1]'), :a FROM json_each(:returned) ORDER BY 1",
+            "SELECT text, :a FROM note ORDER BY 1",
         ),
     )
-    nothing = Query("nothing", ())
     no_rows = Query("no_rows", ("DELETE FROM note", "DELETE FROM child"))
     rows_before = Query("rows_before", ("SELECT :a", "DELETE FROM child"))
     with database.block() as session:
-        assert session.run(query, {"a": "x", "b": "y"}) == [("x", "x"), ("y", "x")]
+        assert session.run(query, {"a": "x", "b": "y"}) == [("x!", "x"), ("y!", "x")]
         assert session.run(TEXTS, {}) == [("x!",), ("y!",)]
-        assert session.run(nothing, {}) == []
         assert session.run(no_rows, {}) == []
         assert session.run(rows_before, {"a": 1}) == [(1,)]
-        assert session.run(Query("q", ("DELETE FROM note", "SELECT :returned")), {}) == [("[]",)]
 
 
 # Transactions of ours.
@@ -423,8 +421,7 @@ def test_a_savepoint_undoes_what_failed_and_keeps_the_rest(database: SqliteDatab
         with session.savepoint(), pytest.raises(KeyError), session.savepoint():
             session.run(INSERT, {"text": "f"})
             raise KeyError
-        with session.pipeline():
-            session.run(INSERT, {"text": "g"})
+        session.run(INSERT, {"text": "g"})
         session.hooks.on_commit(lambda: seen.append("end"))
     assert (texts(database), seen) == (["a", "b", "g"], ["end"])
 
@@ -816,7 +813,7 @@ def test_vacuum_gives_pages_back(file: SqliteDatabase, sqlite_path: Path) -> Non
         session.raw.execute("DELETE FROM note")
     assert file.checkpoint()
     before = sqlite_path.stat().st_size
-    assert file.vacuum()
+    assert file.vacuum(Names())
     assert file.checkpoint()
     assert sqlite_path.stat().st_size < before / 10
     assert (sqlite_path.parent / "test.db-wal").stat().st_size == 0
@@ -836,7 +833,7 @@ def test_others_write_while_pages_are_given_back(file: SqliteDatabase, sqlite_pa
     free = other.execute("PRAGMA freelist_count").fetchone()[0]
     seen: set[int] = set()
     with ThreadPoolExecutor(1) as pool:
-        vacuum = pool.submit(file.vacuum)
+        vacuum = pool.submit(file.vacuum, Names())
         for n in itertools.count():
             if vacuum.done():
                 break
@@ -852,7 +849,7 @@ def test_giving_pages_back_can_be_stopped_and_does_not_wait_for_what_others_free
     free_pages(file, 3 * PAGES)
     stop = threading.Event()
     stop.set()
-    assert file.vacuum(stop=stop)
+    assert file.vacuum(Names(), stop=stop)
     with file.read() as session:
         assert session.raw.execute("PRAGMA freelist_count").fetchone()[0] >= 3 * PAGES
     steps: list[int] = []
@@ -866,18 +863,18 @@ def test_a_file_without_incremental_vacuum_says_so(tmp_path: Path, caplog: pytes
     conn.execute("CREATE TABLE note (id INTEGER PRIMARY KEY, text TEXT)")
     conn.close()
     database = SqliteDatabase(path)
-    assert not database.vacuum()
+    assert not database.vacuum(Names())
     assert "vacuum(full=True)" in caplog.text
-    assert database.vacuum(full=True)
-    assert database.vacuum()
+    assert database.vacuum(Names(), full=True)
+    assert database.vacuum(Names())
     database.close()
 
 
 def test_memory_can_be_vacuumed_and_checkpointed() -> None:
     database = SqliteDatabase(":memory:")
     create_table(database)
-    assert database.vacuum()
-    assert database.vacuum(full=True)
+    assert database.vacuum(Names())
+    assert database.vacuum(Names(), full=True)
     assert database.checkpoint()
     database.close()
 

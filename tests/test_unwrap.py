@@ -18,11 +18,12 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from queuert.errors import TransactionRequiredError
 from queuert.postgres.database import PostgresDatabase
 from queuert.sqlite.database import SqliteDatabase
+from queuert.sqlite.dialect import SQLITE
 from queuert.storage.loader import Query
 
 INSERT = {
     "sqlite": Query("insert", ("INSERT INTO note (text) VALUES (:text) RETURNING text",)),
-    "postgres": Query("insert", ("INSERT INTO note (text) VALUES (%(text)s) RETURNING text",)),
+    "postgres": Query("insert", ("INSERT INTO note (text) VALUES ($1) RETURNING text",), ("text",)),
 }
 COUNT = Query("count", ("SELECT count(*) FROM note",))
 
@@ -38,7 +39,7 @@ class Backend:
 
     def write(self, conn: object) -> None:
         session = self.database.join(conn)
-        assert session.run(INSERT[session.dialect], {"text": "x"}) == [("x",)]
+        assert session.run(INSERT[self.database.dialect.name], {"text": "x"}) == [("x",)]
 
     def count(self) -> int:
         with self.database.read() as session:
@@ -136,7 +137,7 @@ def test_a_raw_connection_of_the_engine_works(backend: Backend) -> None:
 
 
 def test_what_is_no_connection_is_refused_with_what_was_expected(backend: Backend) -> None:
-    expected = "sqlite3.Connection" if backend.database.dialect == "sqlite" else "psycopg.Connection"
+    expected = "sqlite3.Connection" if backend.database.dialect is SQLITE else "psycopg.Connection"
     for wrong in (object(), 42, backend.engine):
         with pytest.raises(TypeError, match=expected):
             backend.database.join(wrong)

@@ -15,7 +15,7 @@ from support import eventually, found
 from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
-
+from queuert.worker import results
 from queuert.worker.events import Events
 from queuert.worker.results import ResultWriter
 
@@ -24,13 +24,13 @@ from queuert.worker.results import ResultWriter
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the groups that were completed."""
     sizes: list[int] = []
-    carry_out = Chains.carry_out
+    write = results.complete_batch
 
-    def counting(self: Chains, session: Any, worker: Any, plan: Any, **options: Any) -> Any:
-        sizes.append(len(plan.completions))
-        return carry_out(self, session, worker, plan, **options)
+    def counting(context: Any, session: Any, worker: Any, batch: Any, **options: Any) -> Any:
+        sizes.append(len(batch.completions))
+        return write(context, session, worker, batch, **options)
 
-    monkeypatch.setattr(Chains, "carry_out", counting)
+    monkeypatch.setattr(results, "complete_batch", counting)
     return sizes
 
 
@@ -290,9 +290,9 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
                 ),
             )
         if again:
-            from queuert.worker.results import _Group
+            from queuert.worker.results import _Transaction
 
-            recover, failed = _Group.recover, []
+            recover, failed = _Transaction.recover, []
 
             def failing(self: Any, session: Any) -> Any:
                 if not failed:
@@ -300,7 +300,7 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
                     raise psycopg.OperationalError("still lost")
                 return recover(self, session)
 
-            monkeypatch.setattr(_Group, "recover", failing)
+            monkeypatch.setattr(_Transaction, "recover", failing)
         with app.worker(poll_interval=3600):
             chain = app.wait_for(app.start_chain("job"), timeout=20, poll_interval=3600)
         assert lost == [1]

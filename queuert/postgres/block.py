@@ -59,6 +59,8 @@ class PostgresBlock(Block):
         return self.session
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        if self._left:
+            return False
         if error is None:
             self.commit().wait()
             return False
@@ -70,6 +72,7 @@ class PostgresBlock(Block):
         return isinstance(error, psycopg.Rollback)  # psycopg's way of saying: undo it, and go on
 
     def commit(self) -> Commit:
+        self._left = True
         try:
             self._check()
             self._commit()
@@ -103,6 +106,7 @@ class PostgresBlock(Block):
                 raise
             conn.execute("ROLLBACK AND CHAIN")
             return [], None
+        self._left = True
         self._give_back()
         return rows, Committed(self._hooks)
 

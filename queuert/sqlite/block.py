@@ -38,6 +38,8 @@ class SqliteBlock(Block):
         return session
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._left:
+            return
         if error is not None:
             self._undo(error)
             return
@@ -45,6 +47,7 @@ class SqliteBlock(Block):
 
     def commit(self) -> Commit:
         """Hand the transaction over, or COMMIT if it is our turn to: who shares waits for another's."""
+        self._left = True
         conn = self._group.conn
         try:
             if os.getpid() != self._pid:

@@ -91,10 +91,12 @@ class Committed:
 class Block(ABC):
     """A transaction for user code. Left by `commit`, by a clean exit, which commits and waits, or by an error, which undoes it.
 
-    Its effects run when the commit is waited for, and are forgotten when it is rolled back.
+    Its effects run when the commit is waited for, and are forgotten when it is rolled back. Once `commit` was called it is
+    left, also if that raised: its connection may be somebody else's by then, and to leave it again does nothing.
     """
 
     session: Session
+    _left = False
 
     @abstractmethod
     def __enter__(self) -> Session: ...
@@ -128,9 +130,10 @@ class ManagedBlock(Block):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        return self._manager.__exit__(kind, error, traceback)
+        return None if self._left else self._manager.__exit__(kind, error, traceback)
 
     def commit(self) -> Commit:
+        self._left = True
         self._manager.__exit__(None, None, None)
         return Committed()
 
