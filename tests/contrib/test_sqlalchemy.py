@@ -27,11 +27,11 @@ from queuert.errors import (
     DatabaseUnavailableError,
     QueuertError,
     SchemaVersionError,
+    TransactionMisuseError,
     TransactionRequiredError,
     UnsupportedDatabaseError,
 )
 from queuert.notify.protocol import Channel, Notice
-from queuert.errors import TransactionMisuseError
 
 
 class Base(DeclarativeBase):
