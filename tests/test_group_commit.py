@@ -293,6 +293,19 @@ def test_a_block_that_is_left_commits_at_once_unless_somebody_waits_to_go_on_in_
     assert committed(database) == {1, 2}
 
 
+def test_a_block_whose_commit_failed_is_not_left_twice(database: SqliteDatabase) -> None:
+    block = database.block(shared=True)
+    block.__enter__().raw.execute("CREATE TABLE child (n INTEGER REFERENCES made (n) DEFERRABLE INITIALLY DEFERRED)")
+    block.session.raw.execute("INSERT INTO child VALUES (9)")
+    with pytest.raises(sqlite3.IntegrityError) as refused:
+        block.commit().wait()
+    with database.block() as session:
+        block.__exit__(refused.type, refused.value, None)
+        session.raw.execute("INSERT INTO made VALUES (1)")
+    database.run(lambda session: _plain(session, 2))
+    assert committed(database) == {1, 2}
+
+
 def test_a_group_that_was_left_is_committed_by_the_next_writer_and_by_a_close(database: SqliteDatabase) -> None:
     first = Left(database, "INSERT INTO made VALUES (1)")
     first.let_on()

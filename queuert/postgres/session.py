@@ -128,6 +128,10 @@ class BlockSession(PostgresSession):
         self.check_open()
         return super().run(query, params)
 
+    def change(self, query: Query, params: Params) -> int:
+        self.check_open()
+        return super().change(query, params)
+
     def _statement(self, statement: Any) -> None:
         self.check_open()
         super()._statement(statement)

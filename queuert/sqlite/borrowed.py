@@ -26,7 +26,8 @@ from queuert.sqlite.rwlock import RWLock
 from queuert.sqlite.session import JoinedSession, SqliteSession
 from queuert.sqlite.transaction import BUSY_TRIES, SNAPSHOT_TRIES
 from queuert.storage import forks
-from queuert.storage.protocol import Block, ManagedBlock
+from queuert.storage.loader import Query
+from queuert.storage.protocol import Block, ManagedBlock, Params, Row
 from queuert.storage.unwrap import driver_error
 
 T = TypeVar("T")
@@ -270,9 +271,13 @@ class LentSession(SqliteSession):
                 "The transaction was ended inside the block, by a commit or a rollback: leave that to the block."
             )
 
-    def _run(self, query: Any, params: Any) -> list[Any]:
+    def _run(self, query: Query, params: Params) -> list[Row]:
         self.check_open()
         return self._inner.run(query, params)  # keeps the user's text factory out
+
+    def change(self, query: Query, params: Params) -> int:
+        self.check_open()
+        return self._inner.change(query, params)
 
 
 def is_idle(raw: sqlite3.Connection) -> bool:

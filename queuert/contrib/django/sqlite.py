@@ -192,6 +192,10 @@ class DjangoBlockSession(DjangoSqliteSession):
         self.check_open()
         return super()._run(query, params)
 
+    def change(self, query: Query, params: Params) -> int:
+        self.check_open()
+        return super().change(query, params)
+
 
 class _DjangoLoan(SqliteLoan):
     """Django believes in autocommit; nothing of Django's runs while we have it."""

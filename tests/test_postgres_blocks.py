@@ -1,17 +1,21 @@
-"""The straight way to PostgreSQL: our own prepared statements, and a COMMIT that goes along with the completion."""
+"""Transactions for handlers on PostgreSQL: a COMMIT that goes along with the completion, and what user code does inside."""
 
 from __future__ import annotations
 
+import _thread
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from support import eventually
+from support.proxy import Proxy
 
 from queuert import Continuation, Queuert, RunningJob
-from queuert.postgres import direct as postgres_direct
-from queuert.postgres.direct import OwnConnection, statement
+from queuert.postgres.block import PostgresBlock
+from queuert.postgres.database import PostgresDatabase
 
 
 @pytest.fixture
@@ -25,37 +29,48 @@ def app(pg_url: str) -> Iterator[Queuert]:
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each query on the straight way, whether a COMMIT went along."""
+    """For each block that is to be committed, whether the COMMIT goes along with its last query."""
     seen: list[bool] = []
-    original = OwnConnection.run_query
+    run_and_commit, commit = PostgresBlock.run_and_commit, PostgresBlock.commit
 
-    def run_query(self: OwnConnection, text: str, params: Any, *, commit: bool = False) -> Any:
-        seen.append(commit)
-        return original(self, text, params, commit=commit)
+    def watched_run_and_commit(self: PostgresBlock, *args: Any) -> Any:
+        sent = run_and_commit(self, *args)
+        if sent is not None:
+            seen.append(True)
+        return sent
 
-    monkeypatch.setattr(OwnConnection, "run_query", run_query)
+    def watched_commit(self: PostgresBlock) -> Any:
+        seen.append(False)
+        return commit(self)
+
+    monkeypatch.setattr(PostgresBlock, "run_and_commit", watched_run_and_commit)
+    monkeypatch.setattr(PostgresBlock, "commit", watched_commit)
     return seen
+
+
+@contextmanager
+def interrupted_behind(locker: psycopg.Connection[Any], url: str) -> Iterator[None]:
+    """Ctrl-C, as soon as a statement waits for a lock; who has it lets go when that statement was given up."""
+
+    def interrupt() -> None:
+        with psycopg.connect(url, autocommit=True) as admin:
+            waiting = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            pid = eventually(lambda: admin.execute(waiting).fetchone())
+            _thread.interrupt_main()
+            eventually(lambda: admin.execute(waiting).fetchone() != pid)
+            locker.rollback()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def ledger(app: Queuert) -> list[int]:
     with app.transaction() as tx:
         return [row[0] for row in tx.execute("SELECT n FROM ledger ORDER BY n")]
-
-
-def test_parameters_are_numbered_in_order_of_their_first_use() -> None:
-    found = statement("SELECT %(b)s, %(a)s, %(b)s, '50 %%'")
-    assert found.text == b"SELECT $1, $2, $1, '50 %'"
-    assert found.params == ("b", "a")
-    assert statement("SELECT 1").name != statement("SELECT 2").name
-
-
-def test_what_runs_for_every_job_is_prepared_under_our_names(app: Queuert) -> None:
-    app.declare("work")
-    for _ in range(2):
-        app.start_chain("work", {"text": "é"})
-    with app.transaction() as tx:
-        [(number,)] = tx.execute("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'queuert%'").fetchall()
-    assert number == 1
 
 
 @pytest.mark.parametrize("statement", ["DEALLOCATE ALL", "DROP TABLE IF EXISTS nothing"])
@@ -137,11 +152,11 @@ def test_the_commit_goes_along_with_what_ends_the_job_unless_more_has_to_follow(
             return job.continue_with("next", blockers=[blocker])
 
     blocker = app.start_chain("next")
-    for job_type, expected in ((close, True), (proceed, True), (wait, False)):
+    for job_type, goes_along in ((close, True), (proceed, True), (wait, False)):
         chain = app.start_chain(job_type)
         commits.clear()
         assert app.drain() == 1
-        assert commits == [expected]
+        assert commits == [goes_along]
         job = app.get_job(chain.id)
         assert job is not None
         assert job.status == "completed"
@@ -208,25 +223,41 @@ def test_a_commit_that_is_refused_fails_the_attempt_and_saves_nothing(app: Queue
     assert ledger(app) == [1]
 
 
-def test_an_interrupt_in_the_middle_of_an_answer_costs_the_connection_only(
-    app: Queuert, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_in_the_middle_of_an_answer_costs_the_connection_only(app: Queuert, pg_url: str) -> None:
     app.declare("work")
     app.start_chain("work")
-
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(postgres_direct, "_wait", interrupt)
-        with pytest.raises(KeyboardInterrupt):
+    with psycopg.connect(pg_url) as other:
+        other.execute("LOCK TABLE queuert_job IN EXCLUSIVE MODE")
+        with interrupted_behind(other, pg_url):
             app.start_chain("work")
     assert app.start_chain("work").status == "pending"
 
 
+def test_an_interrupt_in_the_middle_of_a_completion_saves_nothing(app: Queuert, pg_url: str, commits: list[bool]) -> None:
+    with psycopg.connect(pg_url) as other:
+
+        @app.job("work")
+        def work(job: RunningJob[None]) -> None:
+            with job.complete() as tx:
+                tx.execute("INSERT INTO ledger VALUES (1)")
+                other.execute("SELECT 1 FROM queuert_job WHERE id = %s FOR UPDATE", (job.id,))
+
+        chain = app.start_chain(work)
+        commits.clear()
+        with interrupted_behind(other, pg_url):
+            app.drain()
+    assert commits == []
+    assert ledger(app) == []
+    job = app.get_job(chain.id)
+    assert job is not None
+    assert (job.status, job.attempts_used) == ("pending", 0)
+
+
 @pytest.mark.parametrize("options", [{"prepared_statements": False}, {}])
 @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
-def test_other_connections_take_psycopgs_way(pg_url: str, options: dict[str, Any], encoding: str, commits: list[bool]) -> None:
+def test_the_commit_goes_along_on_other_connections_too(
+    pg_url: str, options: dict[str, Any], encoding: str, commits: list[bool]
+) -> None:
     url = f"{pg_url}{'&' if '?' in pg_url else '?'}client_encoding={encoding}"
     with Queuert(url, **options) as app:
         app.migrate()
@@ -239,7 +270,7 @@ def test_other_connections_take_psycopgs_way(pg_url: str, options: dict[str, Any
         chain = app.start_chain(work, "é")
         assert app.drain() == 1
         assert app.wait_for(chain).output == "éé"
-    assert bool(commits) == (encoding == "UTF8" and not options)
+    assert commits == [True]
 
 
 def test_a_users_commit_is_refused_inside_a_block_and_fine_outside(app: Queuert) -> None:
@@ -251,37 +282,47 @@ def test_a_users_commit_is_refused_inside_a_block_and_fine_outside(app: Queuert)
     assert ledger(app) == [1]
 
 
-@pytest.mark.parametrize("committed", [True, False], ids=["it had committed", "it had not"])
-def test_the_answer_to_a_commit_that_went_along_is_lost(app: Queuert, committed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", ["lose the answer", "lose the request"])
+def test_the_answer_to_a_commit_that_went_along_is_lost(app: Queuert, pg_url: str, fault: Any, commits: list[bool]) -> None:
     """The job completes once, its writes are there once, and no attempt is used up for nothing."""
-    ran: list[int] = []
-    lost: list[bool] = []
+    with Proxy(pg_url) as proxy, Queuert(proxy.url) as far:
+        ran: list[int] = []
 
-    @app.job("work")
-    def work(job: RunningJob[int]) -> None:
-        ran.append(job.attempt)
-        with job.complete() as tx:
-            tx.execute("INSERT INTO ledger VALUES (%s)", (job.input,))
+        @far.job("work")
+        def work(job: RunningJob[int]) -> None:
+            ran.append(job.attempt)
+            with job.complete() as tx:
+                tx.execute("INSERT INTO ledger VALUES (%s)", (job.input,))
+                if job.attempt == 1:
+                    proxy.arm(b"COMMIT\0", fault)
 
-    original = OwnConnection._send_with_commit
-
-    def losing(self: OwnConnection, *args: Any) -> Any:
-        if lost:
-            return original(self, *args)
-        lost.append(True)
-        if committed:
-            original(self, *args)
-        self.pgconn.finish()
-        raise psycopg.OperationalError("the connection is lost")
-
-    monkeypatch.setattr(OwnConnection, "_send_with_commit", losing)
-    with app.worker():
-        chain = app.wait_for(app.start_chain(work, 7), timeout=20)
+        chain = far.start_chain(work, 7)
+        with far.worker(concurrency=1):
+            far.wait_for(chain, timeout=20)
+        assert proxy.cuts == 1
+    assert False not in commits
     assert ledger(app) == [7]
-    assert ran == ([1] if committed else [1, 2])
+    assert ran == ([1] if fault == "lose the answer" else [1, 2])
     job = app.get_job(chain.id)
     assert job is not None
     assert job.attempts_used == 1
+
+
+def test_a_block_whose_commit_failed_is_not_left_twice(pg_url: str) -> None:
+    """Its connection is in the pool again, and may be somebody else's."""
+    database = PostgresDatabase(pg_url, pool_size=1)
+    block = database.block()
+    block.__enter__().raw.execute("CREATE TABLE seen (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    block.session.raw.execute("INSERT INTO seen VALUES (1), (1)")
+    with pytest.raises(psycopg.errors.UniqueViolation) as refused:
+        block.commit()
+    with database.block() as session:
+        session.raw.execute("CREATE TABLE other (n integer)")
+        assert not block.__exit__(refused.type, refused.value, None)
+        session.raw.execute("INSERT INTO other VALUES (1)")
+    with database.read() as session:
+        assert session.raw.execute("SELECT n FROM other").fetchall() == [(1,)]
+    database.close()
 
 
 def test_a_users_pool_keeps_its_isolation_level(pg_url: str) -> None:
@@ -368,7 +409,7 @@ def test_an_interrupt_after_the_handler_leaves_no_transaction_open(app: Queuert,
 
     app.start_chain(work)
     with monkeypatch.context() as patch:
-        patch.setattr(app._context, "encode_output", interrupt)
+        patch.setattr(app._context.payloads, "encode_output", interrupt)
         with pytest.raises(KeyboardInterrupt):
             app.drain()
     assert ledger(app) == []
