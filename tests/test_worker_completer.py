@@ -18,6 +18,7 @@ from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
 from queuert.worker import results
 from queuert.worker.events import Events
 from queuert.worker.results import ResultWriter
+from queuert.worker.threads import WorkerThreads
 
 
 @pytest.fixture
@@ -253,7 +254,7 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
     plain result is written by one statement, a continuation with an id of its own in a transaction."""
     import psycopg
 
-    from queuert.postgres import transaction as postgres_transaction
+    from queuert.postgres.connection import OwnConnection
     from queuert.postgres.session import PostgresSession
 
     with Queuert(pg_url) as app:
@@ -276,9 +277,9 @@ def test_the_answer_is_lost(pg_url: str, how: str, committed: bool, again: bool,
                 raise psycopg.OperationalError("the connection is lost")
             return work()
 
-        commit, run = postgres_transaction.commit, PostgresSession.run
+        commit, run = OwnConnection.commit, PostgresSession.run
         if how == "transaction":
-            monkeypatch.setattr(postgres_transaction, "commit", lambda conn: losing(conn, lambda: commit(conn)))
+            monkeypatch.setattr(OwnConnection, "commit", lambda conn: losing(conn, lambda: commit(conn)))
         else:
             monkeypatch.setattr(
                 PostgresSession,

@@ -17,6 +17,8 @@ from support.clocks import make_older
 from support.outages import Gone, outage
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
+from queuert.postgres.repository import PostgresRepository
+from queuert.sqlite.repository import SqliteRepository
 from queuert.storage.records import Level
 from queuert.storage.repository import Repository
 from queuert.worker.claimer import Claimer
@@ -30,8 +32,8 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What every claim asked for and got, and when."""
     made: list[dict[str, Any]] = []
 
-    def record(name: str) -> None:
-        claim = getattr(Repository, name)
+    def record(kind: type[Repository], name: str) -> None:
+        claim = getattr(kind, name)
 
         def recording(self: Repository, session: Any, **options: Any) -> Any:
             claimed = claim(self, session, **options)
@@ -39,10 +41,11 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             made.append({"levels": (), **options, **found})
             return claimed
 
-        monkeypatch.setattr(Repository, name, recording)
+        monkeypatch.setattr(kind, name, recording)
 
-    record("claim")
-    record("claim_head")
+    record(SqliteRepository, "claim")
+    record(PostgresRepository, "claim")
+    record(PostgresRepository, "claim_head")
     return made
 
 

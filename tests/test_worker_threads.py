@@ -252,7 +252,7 @@ def test_chores_are_called_again_and_again_and_harm_nobody(app: Queuert, caplog:
         stopping.set()
 
     app.job("job")(lambda job: "ran")
-    worker = Worker(app._context, app._chains, reap_interval=0.05, housekeeping=[failing, endless])
+    worker = Worker(app._context, reap_interval=0.05, housekeeping=[failing, endless])
     worker.events.watch()
     with worker:
         assert stuck.wait(10)

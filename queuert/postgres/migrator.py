@@ -1,7 +1,7 @@
 """Brings the schema of a PostgreSQL database to the newest version, while workers run.
 
 One migrator at a time: it holds an advisory lock in a transaction of its own, on a connection of its own, for as long as it
-works. (A transaction that only holds such a lock has no snapshot, so nobody has to wait for it.)
+works. (A READ COMMITTED transaction that only holds such a lock has no snapshot, so nobody has to wait for it.)
 
 A migration is one transaction, with a short lock timeout: what would wait behind a long transaction, with every claim
 waiting behind it, gives up and tries again. One that builds an index CONCURRENTLY cannot be a transaction: its statements are
@@ -45,12 +45,15 @@ NOTE: Final = "queuert {}"  # with the version of a function
 
 def migrate(connect: Callable[[], Connection], names: Names, known: Sequence[Script]) -> list[str]:
     """Apply what is pending; `connect` opens a connection of the caller's own, in autocommit."""
-    with connect() as locking, connect() as conn, locking.transaction():
-        for setting in ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout"):
-            locking.execute(f"SET LOCAL {setting} = 0".encode())
-        migrator = _Migrator(conn, names)
-        PostgresSession(locking).run(migrator.queries["lock_migrations"], {})
-        return migrator.run(known)
+    with connect() as locking, connect() as conn:
+        locking.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        with locking.transaction():
+            locking.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            migrator = _Migrator(conn, names)
+            # By asking again and again: a statement that waits has a snapshot, which an index that is being built waits for.
+            while not PostgresSession(locking).run(migrator.queries["try_lock_migrations"], {})[0][0]:
+                time.sleep(PAUSE)
+            return migrator.run(known)
 
 
 def is_current(session: PostgresSession, names: Names, known: Sequence[Script]) -> bool:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import signal
+import sqlite3
 import sys
 import threading
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ def prepare(app: Queuert) -> None:
 
 def write(tx: Any, table: str, *values: object) -> None:
     """Insert a row, whichever the driver."""
-    mark = "%s" if "psycopg" in type(tx).__module__ else "?"
+    mark = "?" if isinstance(tx, sqlite3.Connection) else "%s"
     tx.execute(f"INSERT INTO {table} VALUES ({', '.join([mark] * len(values))})", values)
 
 

@@ -1,7 +1,7 @@
--- name: lock_migrations
--- One migrator at a time for each schema and prefix, until its transaction ends. It comes before everything else, since
--- CREATE ... IF NOT EXISTS can fail when two do it at once.
-SELECT pg_advisory_xact_lock(hashtextextended('queuert migrations of {schema}.{prefix}', 0));
+-- name: try_lock_migrations
+-- One migrator at a time for each schema and prefix, until its transaction ends: whether it is us. It comes before everything
+-- else, since CREATE ... IF NOT EXISTS can fail when two do it at once.
+SELECT pg_try_advisory_xact_lock(hashtextextended('queuert migrations of {schema}.{prefix}', 0));
 
 -- name: migration_table_exists
 -- Whether anything was ever migrated here.
