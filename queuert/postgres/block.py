@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 from queuert.errors import StaleSnapshotError, TransactionMisuseError
 from queuert.hooks import Hooks
 from queuert.postgres.connection import OwnConnection
+from queuert.postgres.direct import DirectConnection
 from queuert.postgres.errors import FIXED_SNAPSHOT, LEASE_LOST
 from queuert.postgres.session import BlockSession, Connection, OurCursor, sync
 from queuert.postgres.transaction import begin, check_still_open
@@ -91,13 +92,9 @@ class PostgresBlock(Block):
         self.session.check_open()
         if conn.pgconn.transaction_status != pq.TransactionStatus.INTRANS:
             return None
+        conn.lent = False
         try:
-            with conn.pipeline():  # if the query fails, the server skips the COMMIT
-                cursor = OurCursor(conn, row_factory=tuple_row)
-                cursor.execute(query.statements[0], [params[name] for name in query.params])
-                conn.lent = False
-                conn.commit()
-            rows = cursor.fetchall()
+            rows = self._send_with_commit(conn, query, params)
         except psycopg.Error as error:
             conn.lent = True
             if error.sqlstate == FIXED_SNAPSHOT:
@@ -109,6 +106,16 @@ class PostgresBlock(Block):
         self._left = True
         self._give_back()
         return rows, Committed(self._hooks)
+
+    def _send_with_commit(self, conn: OwnConnection, query: Query, params: Params) -> list[Row]:
+        """In a pipeline: if the query fails, the server skips the COMMIT."""
+        if isinstance(conn, DirectConnection) and conn.is_direct:
+            return conn.run_query(query, params, commit=True)
+        with conn.pipeline():
+            cursor = OurCursor(conn, row_factory=tuple_row)
+            cursor.execute(query.statements[0], [params[name] for name in query.params])
+            conn.commit()
+        return cursor.fetchall()
 
     def _begin(self) -> Connection:
         """A connection with a transaction open. One that turns out to be dead is replaced: nothing has happened on it yet."""

@@ -17,6 +17,8 @@ class OwnConnection(psycopg.Connection[Any]):
         self.lent = False
         # Whether a thread of ours had it for itself, and it has that thread's settings.
         self.was_kept = False
+        # Whether it was closed in the middle of an answer.
+        self.interrupted = False
         # How many `transaction()` blocks were entered and not left.
         self.open_inside = 0
 

@@ -31,6 +31,7 @@ from psycopg import conninfo, pq
 
 from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 from queuert.postgres.connection import OwnConnection
+from queuert.postgres.direct import DirectConnection
 from queuert.storage.urls import Target, safe_url, scrub
 
 POOL_SIZE: Final = 10
@@ -187,7 +188,7 @@ class Connections:
             timeout=self._pool_timeout,
             reconnect_timeout=RECONNECT_TIMEOUT,
             configure=_configure,
-            connection_class=OwnConnection,
+            connection_class=DirectConnection,
             name="queuert-pool",
             open=False,
         )

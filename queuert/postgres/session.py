@@ -31,6 +31,7 @@ except ImportError as missing:
         f"PostgreSQL needs psycopg 3 and its pool: pip install 'queuert[postgres]' ({missing})."
     ) from None
 
+from queuert.postgres.direct import HOT, DirectConnection
 from queuert.postgres.times import load_timestamp
 
 Connection = psycopg.Connection[Any]
@@ -77,6 +78,9 @@ class PostgresSession:
         self.hooks = hooks
 
     def run(self, query: Query, params: Params) -> list[Row]:
+        conn = self.raw
+        if query.name in HOT and isinstance(conn, DirectConnection) and conn.is_direct:
+            return conn.run_query(query, params)
         text = query.statements[0]
         cursor = OurCursor(self.raw, row_factory=tuple_row)
         cursor.execute(text, [params[name] for name in query.params])
@@ -107,7 +111,7 @@ class PostgresSession:
 
     def fault(self) -> Fault:
         conn = self.raw
-        if conn.closed and not conn.broken:  # one that was lost is broken
+        if conn.closed and not conn.broken and not getattr(conn, "interrupted", False):  # one that was lost is broken
             return "closed"
         lost = conn.closed or conn.info.transaction_status.name in ("INERROR", "UNKNOWN")
         return "database" if lost else "elsewhere"
