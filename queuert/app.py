@@ -226,6 +226,9 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         It may start `at` a time or `after` a number of seconds; `dedup` gives back the chain that has the key already;
         `blockers` are chains that must complete before.
         """
+        plain = id is None and at is None and after is None and priority is None and dedup is None and blockers is None
+        if plain and max_attempts is UNSET:
+            return self._starter.start_one(job_type, input, conn)
         new = NewChain(
             job_type,  # type: ignore[arg-type, unused-ignore]  # the overloads have related it to the input
             input,

@@ -39,7 +39,7 @@ ANYTHING = tuple(Notice(channel, "") for channel in Channel)
 """What is delivered when something may have been missed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Announcement:
     """What a transaction has changed that others wait for; called when it is committed."""
 

@@ -32,6 +32,7 @@ from psycopg import conninfo, pq
 from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 from queuert.postgres.connection import OwnConnection
 from queuert.postgres.direct import DirectConnection
+from queuert.postgres.stack import lend_last_used
 from queuert.storage.urls import Target, safe_url, scrub
 
 POOL_SIZE: Final = 10
@@ -192,6 +193,7 @@ class Connections:
             name="queuert-pool",
             open=False,
         )
+        lend_last_used(pool)
         pool.open()
         _pools[pool] = os.getpid()
         return pool

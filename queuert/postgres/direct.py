@@ -30,7 +30,7 @@ from queuert.storage.loader import Query
 from queuert.storage.protocol import Params, Row
 
 ENABLED = hasattr(psycopg.Connection, "_deallocate")
-HOT: Final = frozenset(("claim_head", "complete_job", "start_chain"))
+HOT: Final = frozenset(("claim_head", "complete_job", "continue_job", "start_chain"))
 CANCEL_WITHIN: Final = 2.0
 
 _FINE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)

@@ -10,21 +10,18 @@ from typing import Final, NamedTuple
 from queuert.model import Job
 from queuert.postgres.dialect import POSTGRES
 from queuert.storage import loader
+from queuert.storage.loader import Query
 from queuert.storage.names import Names
 from queuert.storage.protocol import Block, Commit, Row, Session
 from queuert.storage.records import Claim, Completed, Level, RowReader, freed, iso
-from queuert.storage.repository import CLAIM_WINDOW, NEW_CHAIN, Item, Repository, dumps
+from queuert.storage.repository import CLAIM_WINDOW, Item, Repository, dumps
 
 WIDER: Final = 4
 WIDEST_WINDOW: Final = 10_000
 
 FOREIGN_KEY_VIOLATION: Final = "23503"
 
-_NEXT: Final = (
-    *("next_id", "next_type", "next_input", "next_priority", "next_at", "next_after", "next_max_attempts", "next_blockers"),
-    "next_trace",
-)
-_COMPLETION: Final = {**dict.fromkeys(("output", "outcome", "holder", "waited", *_NEXT)), "strict": False}
+_COMPLETION: Final = {**dict.fromkeys(("output", "outcome", "holder", "waited")), "strict": False}
 _PLAIN: Final = re.compile(r"[\w.:+-]*").fullmatch
 
 
@@ -68,12 +65,10 @@ class PostgresRepository(Repository):
     # Starting
 
     def insert_chain(self, session: Session, item: Item, channel: str | None = None) -> datetime:
-        made_at: datetime = session.run(self.queries["start_chain"], {**NEW_CHAIN, **item, "channel": channel})[0][0]
+        made_at: datetime = session.run(self.queries["start_chain"], {**item, "channel": channel})[0][0]
         return made_at
 
     def insert_chains(self, session: Session, items: Sequence[Item], channel: str | None = None) -> datetime:
-        if len(items) == 1:
-            return self.insert_chain(session, items[0], channel)
         types = array({item["type_name"]: None for item in items})
         made_at: datetime = self._run(session, "start_chains", items=dumps(items), types=types, channel=channel)[0][0]
         return made_at
@@ -157,12 +152,15 @@ class PostgresRepository(Repository):
         return _completed([str(item["id"]) for item in items], rows)
 
     def _complete_one(self, session: Session, worker: str | None, item: Item) -> Completed:
-        rows = session.run(self.queries["complete_job"], {**_COMPLETION, **item, "worker": worker})
+        rows = session.run(self._query_for(item), {**_COMPLETION, **item, "worker": worker})
         return _completed([str(item["id"])], rows)
+
+    def _query_for(self, item: Item) -> Query:
+        return self.queries["continue_job" if "next_id" in item else "complete_job"]
 
     def complete_and_commit(self, block: Block, worker: str, item: Item) -> tuple[Completed, Commit | None] | None:
         params = {**_COMPLETION, **item, "worker": worker, "strict": True}
-        sent = block.run_and_commit(self.queries["complete_job"], params)
+        sent = block.run_and_commit(self._query_for(item), params)
         if sent is None:
             return None
         rows, commit = sent

@@ -34,7 +34,6 @@ from queuert.storage.records import (
 Item = Mapping[str, Any]
 
 CLAIM_WINDOW: Final = 2.0  # candidates looked at for each job asked for, so that rows locked by others do not leave it short
-NEW_CHAIN: Final = {"priority": 0, "blockers": 0, **dict.fromkeys(("at", "after", "key", "trace"))}  # what an item need not say
 
 _encode: Final = make_encoder(ascii=True, allow_nan=True)
 
@@ -76,7 +75,8 @@ class Repository(ABC):
 
     @abstractmethod
     def insert_chain(self, session: Session, item: Item, channel: str | None = None) -> datetime:
-        """Insert a first job whose id is new; when it was created. The type is told on the channel, if there is one."""
+        """Insert a first job whose id is new, due now and waiting for nothing; when it was created. The type is told on the
+        channel, if there is one."""
 
     @abstractmethod
     def insert_chains(self, session: Session, items: Sequence[Item], channel: str | None = None) -> datetime:

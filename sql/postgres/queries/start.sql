@@ -1,21 +1,17 @@
 -- name: start_chain
--- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace, channel
--- Insert the first job of a new chain; when it was created. One with blockers starts as blocked, with all of them counted as
--- open. With a channel its listeners are told of the type when the transaction commits.
+-- params: id, type_name, input, priority, max_attempts, trace, channel
+-- Insert the first job of a new chain that is due now and waits for nothing; when it was created. With a channel its listeners
+-- are told of the type when the transaction commits. What has more to it goes by start_chains, in a fifth of the time more.
 INSERT INTO {job} (
-    id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
-    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    id, type_name, chain_id, chain_type_name, input, priority, max_attempts, chain_trace_context, trace_context
 )
 VALUES (
-    :id::{id_type}, :type_name, :id::{id_type}, :type_name, :input::jsonb,
-    CASE WHEN :blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
-    :priority, {now}, greatest({now}, coalesce(:at::timestamptz, {now + :after::double precision seconds})),
-    :max_attempts, :key, {now}, :blockers, :blockers, :trace, :trace
+    :id::{id_type}, :type_name, :id::{id_type}, :type_name, :input::jsonb, :priority, :max_attempts, :trace, :trace
 )
 RETURNING created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:channel::text, type_name) END::text;
 
 -- name: _insert_chains
--- The first jobs of many new chains.
+-- The first jobs of many new chains. One with blockers starts as blocked, with all of them counted as open.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
     deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context

@@ -27,6 +27,24 @@ FROM (
 WHERE j.id = item.id
   AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running')));
 
+-- name: mark_one_completed
+-- params: worker, id, token, output, next_id
+-- Complete one job where the lease is still the one named; without a token from outside, whoever holds it.
+UPDATE {job} AS j
+SET status = 'completed',
+    output = :output,
+    completed_at = {now},
+    completed_by = item.worker,
+    leased_by = NULL,
+    leased_until = NULL,
+    last_attempt_error = NULL,
+    error_code = NULL,
+    suspect = 0,
+    continued_to = :next_id
+FROM (SELECT :worker AS worker, :token AS token) item
+WHERE j.id = :id
+  AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running')));
+
 -- name: completed_ids
 -- params: items
 -- Which of the items' jobs mark_completed has just completed, where not all of them were. A token is used once.
@@ -49,6 +67,16 @@ SELECT
 FROM json_each(:items) i
 CROSS JOIN {job} j ON j.id = json_extract(i.value, '$[0]')
 WHERE json_extract(i.value, '$[4]') IS NOT NULL;
+
+-- name: insert_attempt
+-- params: id, outcome, holder, waited
+-- Write the attempt of one job that was just completed.
+INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)
+SELECT
+    j.id, j.attempt, coalesce(j.completed_by, :holder), j.last_attempt_at,
+    CASE WHEN :waited IS NOT NULL THEN min({j.last_attempt_at + :waited seconds}, j.completed_at) END, j.completed_at, :outcome
+FROM {job} j
+WHERE j.id = :id;
 
 -- name: insert_continuations
 -- params: items
@@ -89,6 +117,11 @@ FROM json_each(:items) i
 CROSS JOIN {job} j ON j.id = json_extract(i.value, '$[0]')
 WHERE j.continued_to IS NULL
   AND EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = j.chain_id);
+
+-- name: is_awaited
+-- params: chain_id
+-- Whether others wait for a chain.
+SELECT EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = :chain_id);
 
 -- name: release_dependants
 -- params: chain_ids

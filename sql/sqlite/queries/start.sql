@@ -1,22 +1,17 @@
 -- name: insert_chain
--- params: id, type_name, input, priority, at, after, max_attempts, key, blockers, trace
--- Insert the first job of a new chain; when it was created. One with blockers starts as blocked, with all of them counted as
--- open.
+-- params: id, type_name, input, priority, max_attempts, trace
+-- Insert the first job of a new chain that is due now and waits for nothing; when it was created. What has more to it goes by
+-- insert_chains.
 INSERT INTO {job} (
-    id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
-    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    id, type_name, chain_id, chain_type_name, input, priority, max_attempts, chain_trace_context, trace_context
 )
-VALUES (
-    :id, :type_name, :id, :type_name, :input,
-    CASE WHEN :blockers > 0 THEN 'blocked' ELSE 'pending' END,
-    :priority, {now}, max({now}, coalesce(:at, {now + :after seconds}, {now})),
-    :max_attempts, :key, {now}, :blockers, :blockers, :trace, :trace
-);
+VALUES (:id, :type_name, :id, :type_name, :input, :priority, :max_attempts, :trace, :trace);
 SELECT created_at FROM {job} WHERE rowid = last_insert_rowid();
 
 -- name: insert_chains
 -- params: items
--- Insert the first jobs of many new chains; when they were created. A statement with RETURNING inside a transaction keeps a
+-- Insert the first jobs of many new chains; when they were created. One with blockers starts as blocked, with all of them counted
+-- as open. A statement with RETURNING inside a transaction keeps a
 -- journal to be undone alone, which costs as much as the insert: so the time is read after it.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
