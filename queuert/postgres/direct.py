@@ -180,7 +180,7 @@ def _wait(descriptor: int, *, writing: bool = False) -> None:
         return
     poll = select.poll()
     poll.register(descriptor, select.POLLIN | select.POLLOUT if writing else select.POLLIN)
-    poll.poll()
+    poll.poll(100)  # not for ever: an interrupt that is no signal would not end it
 
 
 def _dump(value: object) -> bytes | None:

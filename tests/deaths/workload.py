@@ -242,14 +242,14 @@ def stay_in_the_library(app: Queuert, marks: Marks, point: str) -> None:
     elif point == "returned":
         writer.write = lambda self, endings, *, wait: stay(marks, point, endings[0].held.job.id)
     elif point in ("committed", "written"):
-        tell = notifier.tell
+        publish_all = notifier.publish_all
 
-        def tell_and_stay(channel: Channel, payloads: Any) -> None:
+        def publish_and_stay(channel: Channel, payloads: Any) -> None:
             if channel is Channel.CHAIN_CLOSED:
-                stay(marks, point, payloads()[0])
-            tell(channel, payloads)
+                stay(marks, point, payloads[0])
+            publish_all(channel, payloads)
 
-        notifier.tell = tell_and_stay
+        notifier.publish_all = publish_and_stay
 
 
 def main(options: dict[str, Any]) -> int:
