@@ -14,6 +14,7 @@ from support import eventually
 from support.proxy import Proxy
 
 from queuert import Continuation, Queuert, RunningJob
+from queuert.postgres import direct
 from queuert.postgres.block import PostgresBlock
 from queuert.postgres.database import PostgresDatabase
 
@@ -284,8 +285,11 @@ def test_a_users_commit_is_refused_inside_a_block_and_fine_outside(app: Queuert)
 
 
 @pytest.mark.parametrize("fault", ["lose the answer", "lose the request"])
-def test_the_answer_to_a_commit_that_went_along_is_lost(app: Queuert, pg_url: str, fault: Any, commits: list[bool]) -> None:
+def test_the_answer_to_a_commit_that_went_along_is_lost(
+    app: Queuert, pg_url: str, fault: Any, commits: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The job completes once, its writes are there once, and no attempt is used up for nothing."""
+    monkeypatch.setattr(direct, "ENABLED", False)  # a prepared COMMIT has no words that the proxy could know
     with Proxy(pg_url) as proxy, Queuert(proxy.url) as far:
         ran: list[int] = []
 

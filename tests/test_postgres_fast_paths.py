@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import psycopg_pool
 import pytest
 
 from queuert import Continuation, Dedup, NewChain, Queuert, RunningJob
 from queuert.postgres import direct, stack
+from queuert.postgres.direct import DirectConnection
 from queuert.postgres.stack import lend_last_used
 
 
@@ -76,3 +79,52 @@ def test_the_last_used_connection_is_lent_first(pg_url: str) -> None:
             pool.putconn(conn)
         assert pool.getconn() is lent[-1]
         assert isinstance(pool._pool, deque)
+
+
+@pytest.fixture
+def app(pg_url: str) -> Iterator[Queuert]:
+    with Queuert(pg_url) as app:
+        app.migrate()
+        with app.transaction() as tx:
+            tx.execute("CREATE TABLE ledger (n integer)")
+        yield app
+
+
+def ledger(app: Queuert) -> list[int]:
+    with app.transaction() as tx:
+        return [row[0] for row in tx.execute("SELECT n FROM ledger").fetchall()]
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["it had committed", "it had not"])
+def test_the_answer_to_a_prepared_commit_that_went_along_is_lost(
+    app: Queuert, committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job completes once, its writes are there once, and no attempt is used up for nothing."""
+    ran: list[int] = []
+    lost: list[bool] = []
+
+    @app.job("work")
+    def work(job: RunningJob[int]) -> None:
+        ran.append(job.attempt)
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (%s)", (job.input,))
+
+    original = DirectConnection._send_with_commit
+
+    def losing(self: DirectConnection, *args: Any) -> Any:
+        if lost:
+            return original(self, *args)
+        lost.append(True)
+        if committed:
+            original(self, *args)
+        self.pgconn.finish()
+        raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(DirectConnection, "_send_with_commit", losing)
+    with app.worker():
+        chain = app.wait_for(app.start_chain(work, 7), timeout=20)
+    assert ledger(app) == [7]
+    assert ran == ([1] if committed else [1, 2])
+    job = app.get_job(chain.id)
+    assert job is not None
+    assert job.attempts_used == 1
