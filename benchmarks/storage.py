@@ -33,7 +33,7 @@ from benchmarks.harness import (
     run,
     seed_jobs,
 )
-from queuert.chains.complete import Completion
+from queuert.chains.complete import Completion, complete
 from queuert.hooks import Hooks
 from queuert.ids import uuid7
 from queuert.model import Job
@@ -60,7 +60,7 @@ class Ours:
 
     def __init__(self, store: Store) -> None:
         context = store.app._context
-        self._chains = store.app._chains
+        self._context = context
         self._database = context.database
         self._repository = context.repository
 
@@ -72,7 +72,8 @@ class Ours:
 
     def insert_on(self, session: Any, type_name: str, payloads: Sequence[object]) -> int:
         items = [new_item(type_name, payload) for payload in payloads]
-        return len(self._repository.insert_chains(session, items, new_ids=True))
+        self._repository.insert_chains(session, items)
+        return len(items)
 
     def claim(self, types: Sequence[str], limit: int) -> list[Job]:
         return self._database.run(lambda session: self.claim_on(session, types, limit), single=True)
@@ -83,11 +84,13 @@ class Ours:
 
     def complete(self, jobs: Sequence[Job]) -> int:
         """With the locks before and the release of dependants after; on PostgreSQL that is one statement."""
-        return self._database.run(lambda session: self.complete_on(session, jobs), single=self._database.dialect == "postgres")
+        return self._database.run(
+            lambda session: self.complete_on(session, jobs), single=self._repository.completes_in_one_statement
+        )
 
     def complete_on(self, session: Any, jobs: Sequence[Job]) -> int:
         completions = [Completion(job, json.dumps(None), job.lease_token, None, 0.0) for job in jobs]
-        return len(self._chains.complete(session, WORKER, completions).ids)
+        return len(complete(self._context, session, WORKER, completions).ids)
 
     def complete_statement(self, jobs: Sequence[Job]) -> int:
         """The statement alone."""
