@@ -402,9 +402,10 @@ def test_fail_is_for_good(app: Queuert, ledger: Callable[[], list[int]], caught:
 def test_misuse_fails_the_attempt(app: Queuert, ledger: Callable[[], list[int]], misuse: str) -> None:
     kept: list[Any] = []
 
-    @app.job("other")
-    def other(job: RunningJob[None]) -> None:
-        kept.append(job.continue_with("other"))
+    @app.job("other", max_attempts=1)
+    def other(job: RunningJob[None]) -> Continuation:
+        kept.append(job.continue_with("other", after=3600))
+        return kept[0]  # type: ignore[no-any-return]
 
     @app.job("misuse", max_attempts=1)
     def misused(job: RunningJob[None]) -> Any:
@@ -416,10 +417,54 @@ def test_misuse_fails_the_attempt(app: Queuert, ledger: Callable[[], list[int]],
             return None
 
     with app.worker():
-        app.wait_for(app.start_chain(other), timeout=10)
+        app.start_chain(other)
+        eventually(lambda: kept)
         chain = closed(app, app.start_chain(misused))
     assert chain.status == "failed"
     assert ledger() == []
+
+
+@pytest.mark.parametrize("forgotten", ["plainly", "inside complete", "beside another"])
+def test_a_continuation_that_is_not_returned_fails_the_attempt(
+    app: Queuert, ledger: Callable[[], list[int]], forgotten: str
+) -> None:
+    @app.job
+    def ship(job: RunningJob[int]) -> None: ...
+
+    @app.job(max_attempts=2, backoff=NOW)
+    def charge(job: RunningJob[None]) -> Any:
+        if forgotten == "plainly":
+            job.continue_with(ship, 1)
+            return "charged"
+        with job.complete() as tx:
+            tx.execute("INSERT INTO ledger VALUES (1)")
+            job.continue_with(ship, 1)
+            return job.continue_with(ship, 2) if forgotten == "beside another" else None
+
+    with app.worker():
+        chain = closed(app, app.start_chain(charge))
+    assert (chain.status, chain.error_code, chain.output) == ("failed", "INTERNAL:JobTypeValidationError", None)
+    assert outcomes(app, chain.id) == ["failed", "failed"]
+    assert "'ship'" in found(app.attempts(chain.id)[0].error_detail)
+    assert not app.list_jobs(types=["ship"]).items
+    assert ledger() == []
+
+
+def test_a_handler_that_raises_or_reschedules_need_not_return_its_continuation(app: Queuert) -> None:
+    @app.job(backoff=NOW)
+    def charge(job: RunningJob[None]) -> Continuation:
+        following = job.continue_with("charge")
+        if job.attempt == 1:
+            job.reschedule(after=0)
+        if job.attempt == 2:
+            raise ValueError
+        job.fail("PAYMENT:DECLINED")
+        return following
+
+    with app.worker():
+        chain = closed(app, app.start_chain(charge))
+    assert chain.error_code == "PAYMENT:DECLINED"
+    assert [attempt.error_code for attempt in app.attempts(chain.id)] == [None, "INTERNAL:ValueError", "PAYMENT:DECLINED"]
 
 
 def test_a_call_without_the_connection_in_complete_is_an_error_at_once(app: Queuert, ledger: Callable[[], list[int]]) -> None:

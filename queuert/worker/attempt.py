@@ -22,14 +22,14 @@ from queuert.chains.continuing import next_job
 from queuert.chains.new_chain import schedule
 from queuert.context import Context
 from queuert.error_codes import MAX_CODE, MAX_DETAIL, MAX_ERROR, clean, error_code, error_detail
-from queuert.errors import JobTakenByAnotherWorkerError, JobTypeValidationError, QueuertError, TransactionMisuseError
+from queuert.errors import JobTakenByAnotherWorkerError, QueuertError, TransactionMisuseError
 from queuert.job_types import JobType
 from queuert.model import Chain, Job, Status
 from queuert.notify.protocol import ANYTHING
 from queuert.options import BackoffFunction
 from queuert.running_job import Continuation, JobInterruptedError, Reason, RunningJob, Signal
 from queuert.storage.protocol import Block, Commit, Session
-from queuert.worker.completing import CompletingBlock
+from queuert.worker.completing import CompletingBlock, completion_of
 from queuert.worker.outcome import Outcome, Record, causes, failed, known_reason, lost_reason, record, rescheduled
 
 logger = logging.getLogger("queuert.worker")
@@ -72,6 +72,7 @@ class AttemptRun:
         self._running: RunningJob[Any] | None = None
         self._decision: Record | None = None
         self._blockers: list[Chain] | None = None
+        self._continuations: list[Continuation] = []
         # The transaction of `complete()`.
         self._block: Block | None = None
         self._session: Session | None = None
@@ -173,7 +174,7 @@ class AttemptRun:
 
     def _finish(self, result: object) -> Outcome:
         try:
-            completion = self._completion(result)
+            completion = completion_of(self._context, self.job, result, self._continuations, self._waited)
         except BaseException as error:
             self._roll_back(error)
             if not isinstance(error, Exception):
@@ -182,19 +183,6 @@ class AttemptRun:
         if self._block is None:
             return Outcome(completion=completion)
         return self._commit(completion)
-
-    def _completion(self, result: object) -> Completion:
-        token = self.job.lease_token
-        if isinstance(result, Continuation):
-            if result.job_id != self.job.id:
-                raise JobTypeValidationError(
-                    "invalid_continuation",
-                    "The handler returned the continuation of another job.",
-                    type_name=self.job.type_name,
-                )
-            return Completion(self.job, None, token, result.next_job, self._waited)
-        output = self._context.payloads.encode_output(self.job.type_name, result)
-        return Completion(self.job, output, token, None, self._waited)
 
     def _commit(self, completion: Completion) -> Outcome:
         """Complete the job in the handler's own transaction, and commit it."""
@@ -384,7 +372,9 @@ class AttemptRun:
         return conn
 
     def continue_with(self, job_type: JobType[Any, Any] | str, input: object, **options: Any) -> Continuation:
-        return Continuation(self.job.id, next_job(self._context, self.job, job_type, input, **options))
+        made = Continuation(self.job.id, next_job(self._context, self.job, job_type, input, **options))
+        self._continuations.append(made)
+        return made
 
     def reschedule(self, *, after: Any, at: datetime | None, error: str | None) -> NoReturn:
         if (after is None) == (at is None):
