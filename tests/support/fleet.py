@@ -109,14 +109,16 @@ class Fleet:
     def __init__(self, directory: Path, script: Path, **options: Any) -> None:
         self._directory = directory
         self._script = script
-        self._options = options
+        self.options = options
         self.marks = Marks(directory / "marks")
         self.workers: list[Worker] = []
 
-    def start(self, **options: Any) -> Worker:
+    def start(self, *, release: Path | None = None, **options: Any) -> Worker:
+        """Start one, on the library that is tested, or on a release that is installed in a directory."""
         log = self._directory / f"log-{len(self.workers)}"
-        settings = {"marks": str(self.marks.path), **self._options, **options}
-        path = os.pathsep.join([str(Path(queuert.__file__).parents[1]), str(self._script.parents[1])])
+        settings = {"marks": str(self.marks.path), **self.options, **options}
+        library = release or Path(queuert.__file__).parents[1]
+        path = os.pathsep.join([str(library), str(self._script.parents[1])])
         with log.open("wb") as output:
             popen = subprocess.Popen(
                 [sys.executable, str(self._script), json.dumps(settings)],
