@@ -25,6 +25,7 @@ from queuert import Backoff, Continuation, Dedup, JobTypes, Lease, NewChain, Que
 WITHIN = 60.0
 HELD = 3
 PACE = 0.03  # seconds between two rounds of an enqueuer: the workers keep up
+PLAIN = ("third", "quick", "gather")
 WRITERS = ("first", "second", "leaf", "join", "keyed", "held", "orphaned")
 
 
@@ -76,6 +77,18 @@ def make_types(marks: Marks, gate: Path) -> JobTypes:
             record(job, tx)
             return [int(blocker.output) for blocker in job.blockers]
 
+    # Their results are written in groups.
+
+    @types.job("quick")
+    def quick(job: RunningJob[int]) -> int:
+        started(job)
+        return job.input
+
+    @types.job("gather", blockers=["quick"])
+    def gather(job: RunningJob[None]) -> list[int]:
+        started(job)
+        return [int(blocker.output) for blocker in job.blockers]
+
     @types.job("keyed")
     def keyed(job: RunningJob[None]) -> None:
         started(job)
@@ -122,7 +135,8 @@ def one_round(app: Queuert, marks: Marks, number: int) -> None:
         chain = app.start_chain("first", number, conn=tx)
         write(tx, "orders", str(chain.id))
     leaves = app.start_chains([NewChain("leaf", n) for n in range(3)])
-    app.start_chain("join", blockers=leaves)
+    several = app.start_chains([NewChain("quick", n) for n in range(15)])
+    app.start_chains([NewChain("join", blockers=leaves), NewChain("gather", blockers=several)])
     key = f"tick-{int(time.time() * 5)}"
     names = ["keyed", "keyed", "held"]
     keys = [

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from load import HELD, WRITERS
+from load import HELD, PLAIN, WRITERS
 from support import eventually
 from support.audit import check_attempts, check_no_orphans, ledger, rows, statuses, unfinished
 from support.fleet import Fleet
@@ -47,6 +47,7 @@ def test_both_releases_work_side_by_side_while_the_database_is_upgraded(url: str
         check_chains(app)
         check_keys(app, fleet)
         check_attempts(app)
+        assert failures(app) == []
         check_no_orphans(app)
         check_file(url)
 
@@ -68,7 +69,7 @@ def since_the_upgrade(fleet: Fleet, pids: list[int]) -> dict[int, int]:
 def check_chains(app: Queuert) -> None:
     """All are completed, with what they had to give, and have written what they had to write once."""
     query = "SELECT id, output FROM queuert_job WHERE type_name = ?"
-    jobs = {name: {job_id: _json(output) for job_id, output in rows(app, query, name)} for name in (*WRITERS, "third")}
+    jobs = {name: {job_id: _json(output) for job_id, output in rows(app, query, name)} for name in (*WRITERS, *PLAIN)}
     assert statuses(app) == {"completed": sum(map(len, jobs.values()))}
     assert ledger(app) == dict.fromkeys((job_id for name in WRITERS for job_id in jobs[name]), 1)
     ordered = [chain_id for (chain_id,) in rows(app, "SELECT chain_id FROM orders")]
@@ -83,7 +84,7 @@ def check_chains(app: Queuert) -> None:
     expected: dict[str, list[int]] = {}
     for job_id, input_ in rows(app, inputs):
         expected.setdefault(job_id, []).append(_json(input_))
-    assert jobs["join"] == expected
+    assert {**jobs["join"], **jobs["gather"]} == expected
     assert len(jobs["held"]) == HELD
 
 
@@ -96,6 +97,11 @@ def check_keys(app: Queuert, fleet: Fleet) -> None:
     assert [key for key, chains in given.items() if len(chains) != 1] == []
     found = rows(app, "SELECT deduplication_key, chain_id FROM queuert_job WHERE deduplication_key IS NOT NULL")
     assert sorted(found) == sorted((key, *chains) for key, chains in given.items())
+
+
+def failures(app: Queuert) -> list[tuple[str, str]]:
+    """The attempts that failed: what a handler has done right could not be stored."""
+    return rows(app, "SELECT job_id, error_detail FROM queuert_job_attempt WHERE outcome NOT IN ('succeeded', 'lost')")
 
 
 def check_file(url: str) -> None:
