@@ -110,11 +110,28 @@ class _Migrator:
         self._insist([], record=script.name)
 
     def _run_alone(self, statement: str) -> None:
+        """Run a statement outside of transactions, and again until the index that it makes is whole.
+
+        A migrator that was killed may have left a server process that builds it still: then either of the two can be the
+        victim of a deadlock, and an index that is there can still turn out to be half built.
+        """
         made = _INDEX.search(statement)
-        if made and self._session.run(self.queries["half_built_index"], {"schema": self._names.schema, "name": made[1]})[0][0]:
-            self._conn.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{self._names.schema}"."{made[1]}"'.encode())
         self._conn.execute("SET lock_timeout = 0")  # it waits for transactions, and nobody waits for it
-        self._conn.execute(statement.encode())
+        while True:
+            try:
+                if made and self._is_half_built(made[1]):
+                    self._conn.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{self._names.schema}"."{made[1]}"'.encode())
+                self._conn.execute(statement.encode())
+            except psycopg.errors.DeadlockDetected:
+                logger.info("Somebody else builds the same index; trying again.", extra={"event": "migration_waits"})
+            else:
+                if not (made and self._is_half_built(made[1])):
+                    return
+            time.sleep(PAUSE)
+
+    def _is_half_built(self, index: str) -> bool:
+        params = {"schema": self._names.schema, "name": index}
+        return bool(self._session.run(self.queries["half_built_index"], params)[0][0])
 
     def _insist(self, statements: Sequence[str], *, record: str | None = None) -> None:
         """Run statements in one transaction, and again while its locks cannot be had quickly."""

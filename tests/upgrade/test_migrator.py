@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 from support import eventually
+from support.fleet import Fleet
 
 from queuert.postgres.database import PostgresDatabase
 from queuert.postgres.dialect import POSTGRES
@@ -98,3 +100,29 @@ def test_a_migration_that_cannot_get_its_lock_lets_others_through(database: Post
         assert thread.is_alive()
     thread.join(30)
     assert migration_status(database, NAMES, scripts).pending == ()
+
+
+def test_jobs_are_started_claimed_and_completed_while_an_index_is_being_built(
+    database: PostgresDatabase, conn: psycopg.Connection, empty_pg_url: str, last_release: Path, tmp_path: Path
+) -> None:
+    """By the release that made the database; the index waits for a transaction that is older, for as long as we like."""
+    url = empty_pg_url
+    fleet = Fleet(tmp_path, Path(__file__).with_name("load.py"), url=url, gate="", stop=str(tmp_path / "stop"))
+    conn.execute("CREATE TABLE ledger (job_id text, type_name text)")
+    conn.execute("CREATE TABLE orders (chain_id text)")
+    crew = [fleet.start(release=last_release, role=role) for role in ("worker", "enqueuer")]
+    with fleet.explained(), psycopg.connect(url) as other:
+        fleet.marks.wait("started")
+        other.execute("SELECT pg_current_xact_id()")
+        thread = threading.Thread(target=migrate, args=(database, NAMES))
+        thread.start()
+        phase = "SELECT 1 FROM pg_stat_progress_create_index WHERE phase LIKE 'waiting%'"
+        eventually(lambda: conn.execute(phase).fetchall(), 30)
+        so_far = [fleet.marks.count("started"), fleet.marks.count("round")]
+        eventually(lambda: fleet.marks.count("started") > so_far[0] + 100 and fleet.marks.count("round") > so_far[1] + 5, 30)
+        assert thread.is_alive()
+        other.commit()
+        thread.join(30)
+        (tmp_path / "stop").touch()
+        assert [crew[1].wait(), crew[0].stop()] == [0, 0]
+    assert migration_status(database, NAMES).pending == ()
