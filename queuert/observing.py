@@ -177,15 +177,16 @@ class Act:
     event: str
     ids: Sequence[str]
     actor: str | None
+    reason: str | None
 
     def __call__(self) -> None:
-        about = {"event": self.event, "ids": list(self.ids), "actor": self.actor}
+        about = {"event": self.event, "ids": list(self.ids), "actor": self.actor, "reason": self.reason}
         logger.info("%d %s.", len(self.ids), self.event, extra=about)
 
 
-def act(session: Session, event: str, ids: Sequence[str], actor: str | None = None) -> None:
+def act(session: Session, event: str, ids: Sequence[str], actor: str | None = None, reason: str | None = None) -> None:
     if session.hooks is not None and ids and logger.isEnabledFor(logging.INFO):
-        session.hooks.on_commit(Act(event, ids, actor))
+        session.hooks.on_commit(Act(event, ids, actor, reason))
 
 
 def facts(job: Job, worker_id: str | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -45,7 +46,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("QUEUERT_APP", "QUEUERT_URL"):
+    for name in ("QUEUERT_APP", "QUEUERT_URL", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -401,6 +402,20 @@ def test_show_tells_why_a_chain_failed_and_who_waits_for_it(shop: Shop, run: Run
     assert [blocker["id"] for blocker in data["jobs"][0]["blockers"]] == [shop.failed]
 
 
+def test_show_marks_what_failed_among_many_blockers(shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.app.declare("join")
+    many = shop.app.start_chains([NewChain("charge", {"order": n}) for n in range(60)])
+    shop.app.drain(types=["charge", "ship"])
+    join = shop.app.start_chain("join", blockers=[*many[:30], shop.failed, *many[30:]])
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("show", join.id, "--url", shop.url, "--limit", "5").out.splitlines()
+    start = lines.index("Blockers: 1 failed, 60 completed")
+    assert lines[start + 2].split()[:3] == [shop.failed[-8:], "refuse", "failed"]
+    assert "CARD:DECLINED" in lines[start + 2]
+    assert lines[start + 8] == "and 55 more that are completed: --limit"
+    assert max(map(len, lines)) <= 80
+
+
 def test_show_a_single_job(shop: Shop, run: Run) -> None:
     chain = shop.app.get_chain(shop.completed)
     assert chain is not None
@@ -467,7 +482,10 @@ def test_retry_by_filter_wants_a_yes(shop: Shop, run: Run) -> None:
     assert "--yes" in refused.err
     assert status_of(shop, shop.failed) == "failed"
     assert run("retry", *options, "--json").code == 1
-    assert run("retry", "--error-code", "OTHER:CODE", "--yes", "--url", shop.url).out == "Retried 0 chains.\n"
+    nothing = run("retry", "--error-code", "OTHER:CODE", "--yes", "--url", shop.url)
+    assert (nothing.code, nothing.out) == (1, "Retried 0 chains.\n")
+    assert "nothing matched" in nothing.err
+    assert run("retry", "--error-code", "OTHER:CODE", "--yes", "--json", "--url", shop.url).json["ids"] == []
     done = run("retry", *options, "--yes", "--json")
     assert (done.code, done.json) == (0, {"act": "retry", "ids": [shop.failed], "skipped": {}})
     assert status_of(shop, shop.failed) == "pending"
@@ -527,6 +545,46 @@ def test_a_later_jobs_id_stands_for_its_chain_except_for_deleting(shop: Shop, ru
     assert run("trigger", chain.id, "--json", "--url", shop.url).json["ids"] == [tail]
     assert run("cancel", tail, "--json", "--url", shop.url).json["ids"] == [chain.id]
     assert status_of(shop, chain.id) == "cancelled"
+
+
+def test_a_reason_stands_beside_the_actor(shop: Shop, run: Run) -> None:
+    for act, chain, event in (
+        ("retry", shop.failed, "RETRIED"),
+        ("cancel", shop.ready, "CANCELLED"),
+        ("trigger", shop.scheduled, "TRIGGERED"),
+    ):
+        assert run(act, chain, "--reason", "the bank is back", "--url", shop.url).code == 0
+        (entry,) = [entry for entry in shop.app.timeline(chain) if entry.event == event]
+        assert entry.detail == {"reason": "the bank is back"}
+        assert entry.actor is not None
+    assert "reason the bank is back" in run("show", shop.failed, "--url", shop.url).out
+    assert run("retry", shop.failed, "--reason", " ", "--url", shop.url).code == 2
+    for bad in ("", "x" * 501, "\0"):
+        with pytest.raises(ValueError, match="reason must have"):
+            shop.app.cancel_chain(shop.failed, reason=bad)
+
+
+def test_retry_goes_in_parts_and_no_faster_than_told(shop: Shop, run: Run) -> None:
+    ids = [shop.failed, *(shop.app.start_chain("refuse", {"order": n}).id for n in range(9))]
+    shop.app.drain(types=["refuse"])
+    some = run("retry", "--status", "failed", "--limit", "3", "--yes", "--json", "--url", shop.url)
+    assert some.json["ids"] == ids[:3], "the oldest first"
+    began = time.monotonic()
+    rest = run("retry", "--failed-since", "1h", "--rate", "10/s", "--yes", "--json", "--url", shop.url)
+    assert rest.json["ids"] == ids[3:]
+    assert time.monotonic() - began >= 0.5, "seven of them: five, and the others half a second later"
+    assert run("retry", "--failed-since", "1h", "--yes", "--url", shop.url).code == 1
+    assert run("retry", shop.failed, "--limit", "3", "--url", shop.url).code == 2
+
+
+def test_failed_since_looks_at_the_failure_and_not_at_the_creation(shop: Shop, run: Run) -> None:
+    with shop.app.transaction() as tx:
+        tx.execute("UPDATE queuert_job SET created_at = '2020-01-01T00:00:00.000000Z' WHERE type_name = 'refuse'")
+    assert run("retry", "--since", "1h", "--dry-run", "--url", shop.url).code == 1
+    assert run("retry", "--failed-since", "1h", "--dry-run", "--json", "--url", shop.url).json["would"] == [shop.failed]
+    with shop.app.transaction() as tx:
+        tx.execute("UPDATE queuert_job SET completed_at = '2020-01-01T00:00:00.000000Z' WHERE type_name = 'refuse'")
+    assert run("retry", "--failed-since", "1h", "--dry-run", "--url", shop.url).code == 1
 
 
 def test_cancel_with_those_that_wait(shop: Shop, run: Run) -> None:

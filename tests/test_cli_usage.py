@@ -23,11 +23,12 @@ from support import eventually
 
 import queuert
 from queuert import NewChain, Queuert, RunningJob, Status
-from queuert.cli import cleanup, main
+from queuert.cli import main
 from queuert.cli.loading import load_app
 from queuert.cli.messages import hide_secrets
 from queuert.cli.output import Cell, Output, clean, status_cell
 from queuert.cli.parser import build_parser
+from queuert.cli.progress import progress
 from queuert.cli.values import duration, lasting, moment
 
 COMMANDS = [
@@ -41,7 +42,7 @@ has_rich = pytest.mark.skipif(importlib.util.find_spec("rich") is None, reason="
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("QUEUERT_APP", "QUEUERT_URL", "NO_COLOR"):
+    for name in ("QUEUERT_APP", "QUEUERT_URL", "NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -236,6 +237,26 @@ def test_ids_of_another_type(sqlite_path: Path, capsys: pytest.CaptureFixture[st
 # Errors
 
 
+@pytest.mark.parametrize(
+    ("argv", "code", "kind"),
+    [
+        (["show", "00000000-0000-4000-8000-000000000000"], 1, "JobNotFoundError"),
+        (["show", "nonsense!"], 2, "InvalidJobIdError"),
+        (["jobs", "--status", "lost"], 2, "UsageError"),
+        (["jobs", "--cursor", "nonsense"], 2, "InvalidCursorError"),
+        (["retry"], 2, "UsageError"),
+    ],
+)
+def test_errors_are_json_where_json_was_asked_for(
+    failed_url: str, argv: list[str], code: int, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*argv, "--url", failed_url, "--json"]) == code
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)
+    assert (error["type"], error["exit_code"], captured.err) == (kind, code, "")
+    assert error["error"]
+
+
 def test_no_password_is_ever_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"postgresql://someone:{SECRET}@127.0.0.1:1/shop"
     pairs = f"host=127.0.0.1 port=1 user=someone password={SECRET}"
@@ -313,6 +334,52 @@ def test_a_plain_table_is_aligned_and_has_no_codes() -> None:
     out = Output(text)
     out.table(["name", "jobs"], [["a", 1], [status_cell(Status.FAILED), 1234]], right=["jobs"])
     assert text.getvalue() == "NAME    JOBS\na          1\nfailed  1234\n"
+
+
+CODE = "DEPENDENCY:THE_GATEWAY_OF_THE_BANK_DOES_NOT_ANSWER"
+LONG_TYPE = "charge-the-card-of-a-customer-who-has-ordered-something"
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_table_fits_its_width_and_breaks_no_word(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = io.StringIO()
+    out = Output(text)
+    identity = str(uuid.uuid4())
+    why = f"{CODE} the connection to the other side was refused several times in a row"
+    out.table(
+        ["id", "type", "status", "attempt", "created", "scheduled", "error"],
+        [
+            [out.id(identity), "ship", "failed", 25, "11-18 16:02", "", Cell(why, "red")],
+            [out.id(identity), LONG_TYPE, "failed", 3, "11-18 16:02", "", Cell("TIMEOUT:X", "red")],
+        ],
+        right=["attempt"],
+        optional=["attempt", "created"],
+    )
+    lines = text.getvalue().splitlines()
+    words = text.getvalue().split()
+    for whole in (identity[-8:], "ship", LONG_TYPE, CODE, "TIMEOUT:X", *why.split()):
+        assert whole in words, f"{whole} is not whole"
+    assert identity not in words
+    assert "SCHEDULED" not in words, "nobody has one"
+    shown_or_named = "ATTEMPT" in words or any(line.startswith("No room for: attempt") for line in lines)
+    assert shown_or_named
+    longest = max(len(CODE), len(LONG_TYPE)) + 4
+    assert max(map(len, lines)) <= max(columns, longest)
+
+
+def test_numbers_that_do_not_fit_stand_below_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = io.StringIO()
+    Output(text).table(["type", "pending", "failed"], [["x" * 38, 1, 22]], right=["pending", "failed"])
+    assert text.getvalue() == "TYPE\n  PENDING  FAILED\n" + "x" * 38 + "\n        1      22\n"
+
+
+def test_facts_are_wrapped_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = io.StringIO()
+    Output(text).facts([("error", "the bank did not answer in thirty seconds"), ("b", "1")])
+    assert text.getvalue() == "error  the bank did not answer in thirty\n         seconds\nb      1\n"
 
 
 def test_a_terminal_without_rich_is_plain(without_rich: None) -> None:
@@ -467,13 +534,17 @@ def test_a_cleanup_can_be_interrupted_and_run_again(failed_url: str) -> None:
 
 
 def test_without_rich_the_bar_is_plain(without_rich: None, capsys: pytest.CaptureFixture[str]) -> None:
-    with cleanup._progress(True) as show:
+    with progress("chains deleted", 800, live=True) as show:
+        show(400)
+        shown = capsys.readouterr().err
+        assert "400 of 800 chains deleted, 50%, ETA " in shown
+    assert capsys.readouterr().err.endswith("\r"), "nothing is left of it"
+    with progress("chains deleted", None, live=True) as show:
         show(400)
         assert "400 chains deleted" in capsys.readouterr().err
-    assert capsys.readouterr().err.endswith("\r"), "nothing is left of it"
-    with cleanup._progress(False) as show:
+    with progress("chains deleted", 800, live=False) as show:
         show(400)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.strip() == ""
 
 
 # Times

@@ -19,6 +19,7 @@ from queuert.model import Chain, Job, Status
 from queuert.storage.protocol import Session
 
 MAX_ACTOR: Final = 200
+MAX_REASON: Final = 500
 
 
 class Operator:
@@ -29,7 +30,13 @@ class Operator:
         self._repository = context.repository
 
     def cancel(
-        self, ids: Sequence[str], conn: object | None, *, cascade: bool = False, actor: str | None = None
+        self,
+        ids: Sequence[str],
+        conn: object | None,
+        *,
+        cascade: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
     ) -> list[Chain]:
         """Cancel the tails that are open; with `cascade` those of the chains that wait for them too."""
 
@@ -42,15 +49,17 @@ class Operator:
                 repository.lock_closing(session, affected)
             tails = repository.get_tails(session, affected)
             running = {tail.id for tail in tails.values() if tail.leased_by}
-            cancelled = repository.cancel_tails(session, sorted(tail.id for tail in tails.values()), actor)
+            cancelled = repository.cancel_tails(session, sorted(tail.id for tail in tails.values()), actor, reason)
             chains = [chain for _, chain in cancelled]
             self._context.announce(session, closed=chains, lost=[job for job, _ in cancelled if job in running])
-            observing.act(session, "cancelled", chains, actor)
+            observing.act(session, "cancelled", chains, actor, reason)
             return self._existing(session, ids)
 
         return self._context.write(conn, work)
 
-    def retry(self, ids: Sequence[str], conn: object | None, *, actor: str | None = None) -> list[Chain]:
+    def retry(
+        self, ids: Sequence[str], conn: object | None, *, actor: str | None = None, reason: str | None = None
+    ) -> list[Chain]:
         """Give failed and cancelled tails fresh attempts."""
 
         def work(session: Session) -> list[Chain]:
@@ -70,14 +79,16 @@ class Operator:
                     problem = f"Chain {identity} cannot be retried: a chain that job {tail.id} waited for has been deleted."
                 if problem:
                     raise JobStateError(problem, job_id=tail.id, status=tail.status.value)
-            freed = repository.retry_tails(session, [tail.id for tail in tails.values()], actor)
+            freed = repository.retry_tails(session, [tail.id for tail in tails.values()], actor, reason)
             self._context.announce(session, ready=[job.type_name for job in freed if job.status is Status.PENDING])
-            observing.act(session, "retried", ids, actor)
+            observing.act(session, "retried", ids, actor, reason)
             return self._existing(session, ids)
 
         return self._context.write(conn, work)
 
-    def trigger(self, ids: Sequence[str], conn: object | None, *, actor: str | None = None) -> list[Job]:
+    def trigger(
+        self, ids: Sequence[str], conn: object | None, *, actor: str | None = None, reason: str | None = None
+    ) -> list[Job]:
         """Make pending jobs due now."""
 
         def work(session: Session) -> list[Job]:
@@ -89,16 +100,22 @@ class Operator:
                     raise JobNotFoundError(identity)
                 if jobs[identity].status is not Status.PENDING:
                     raise JobNotTriggerableError(identity, jobs[identity].status.value)
-            freed = repository.trigger_jobs(session, list(jobs), actor)
+            freed = repository.trigger_jobs(session, list(jobs), actor, reason)
             self._context.announce(session, ready=[job.type_name for job in freed])
-            observing.act(session, "triggered", ids, actor)
+            observing.act(session, "triggered", ids, actor, reason)
             jobs = repository.get_jobs(session, ids)
             return [self._context.payloads.decode_job(Job(**jobs[identity].__dict__)) for identity in ids]
 
         return self._context.write(conn, work)
 
     def delete(
-        self, ids: Sequence[str], conn: object | None, *, cascade: bool = False, actor: str | None = None
+        self,
+        ids: Sequence[str],
+        conn: object | None,
+        *,
+        cascade: bool = False,
+        actor: str | None = None,
+        reason: str | None = None,
     ) -> list[Chain]:
         """Delete chains, unless others wait for them; with `cascade` also what they waited for."""
 
@@ -114,7 +131,7 @@ class Operator:
             running = [job.id for job in repository.get_jobs(session, list(locked)).values() if job.leased_by]
             repository.delete_chains(session, list(chains))
             self._context.announce(session, closed=list(chains), lost=running)
-            observing.act(session, "deleted", list(chains), actor)
+            observing.act(session, "deleted", list(chains), actor, reason)
             ordered = [*dict.fromkeys(ids), *(identity for identity in affected if identity not in set(ids))]
             return [self._context.payloads.decode_chain(chains[identity]) for identity in ordered if identity in chains]
 
@@ -138,3 +155,14 @@ def checked_actor(actor: object) -> str | None:
     if not actor or len(actor) > MAX_ACTOR or "\0" in actor:
         raise ValueError(f"actor must be a name of 1 to {MAX_ACTOR} characters, none of them NUL, not {actor!r}.")
     return actor
+
+
+def checked_reason(reason: object) -> str | None:
+    """Why somebody does something, as an event can store it."""
+    if reason is None:
+        return None
+    if not isinstance(reason, str):
+        raise TypeError(f"reason must be a string, not {type(reason).__name__}.")
+    if not reason or len(reason) > MAX_REASON or "\0" in reason:
+        raise ValueError(f"reason must have 1 to {MAX_REASON} characters, none of them NUL, not {reason!r}.")
+    return reason

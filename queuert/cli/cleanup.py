@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 from queuert import Queuert, Retention
-from queuert.chains.retention import BATCH
 from queuert.cli.exits import INTERRUPTED, OK
 from queuert.cli.loading import open_app
-from queuert.cli.output import Output, is_terminal, terminal_size
+from queuert.cli.output import Output
 from queuert.cli.parser import add_command
+from queuert.cli.progress import progress
 from queuert.cli.values import duration, lasting
 
 KINDS: Final = ("completed", "failed", "cancelled")
@@ -62,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             done = number
             show(number)
 
-        with _progress(is_terminal(sys.stderr) and not args.json) as show:
+        with progress("chains deleted", None, live=False if args.json else None) as show:
             try:
                 deleted = app.cleanup(retention, max_seconds=args.max_seconds, progress=count)
             except KeyboardInterrupt:
@@ -90,38 +87,3 @@ def _kept(age: Any) -> str:
     if age is None:
         return "forever"
     return lasting(age.total_seconds() if isinstance(age, timedelta) else age)
-
-
-@contextmanager
-def _progress(live: bool) -> Iterator[Callable[[int], None]]:
-    """Shows how many are deleted, on stderr. How many there will be is not known: counting them is half of the work."""
-    if not live:
-        yield lambda number: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    except ImportError:
-        yield from _plain_progress()
-        return
-    columns = (BarColumn(), TextColumn("{task.completed} chains deleted"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda number: bar.update(task, completed=number)
-
-
-def _plain_progress() -> Iterator[Callable[[int], None]]:
-    shown = 0.0
-    width = max(10, min(30, terminal_size()[0] - 40))
-
-    def show(number: int) -> None:
-        nonlocal shown
-        if time.monotonic() - shown >= REDRAW_EVERY:
-            shown = time.monotonic()
-            at = number // BATCH % width
-            print(f"\r[{' ' * at}#{' ' * (width - at - 1)}] {number} chains deleted", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-    finally:
-        print(f"\r{' ' * (width + 30)}\r", end="", file=sys.stderr, flush=True)

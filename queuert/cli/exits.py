@@ -17,6 +17,11 @@ class CommandError(Exception):
 
     code = REFUSED
 
+    def __init__(self, message: str, kind: str | None = None) -> None:
+        super().__init__(message)
+        # What it is called in JSON, if not by its class.
+        self.kind = kind
+
 
 class UsageError(CommandError):
     """What was asked for makes no sense as written."""

@@ -10,11 +10,12 @@ from queuert import Chain, Job, Page, Queuert, Status
 from queuert.chains.read import MAX_LIMIT
 from queuert.cli.exits import OK, UsageError
 from queuert.cli.loading import open_app
-from queuert.cli.output import Cell, Content, Output, one_line, status_cell
+from queuert.cli.output import Cell, Output, one_line, status_cell
 from queuert.cli.parser import add_command, names, positive
-from queuert.cli.values import as_json, moment, when
+from queuert.cli.values import as_json, brief, moment
 
 ERROR_WIDTH: Final = 60
+FILTERS: Final = ("status", "type", "chain_type", "error_code", "since", "until")
 STATUS_HELP: Final = f"only in these states: {', '.join(status.value for status in Status)}"
 
 
@@ -61,6 +62,11 @@ def add_filters(command: argparse.ArgumentParser) -> None:
     _add_times(command)
 
 
+def chosen_filters(args: argparse.Namespace) -> list[str]:
+    """The filters that were given."""
+    return [name for name in FILTERS if getattr(args, name) not in (None, False)]
+
+
 def _add_times(command: argparse.ArgumentParser) -> None:
     command.add_argument("--since", type=moment, metavar="TIME", help="created then or later: 2026-01-31T09:30Z, 2h, 3d")
     command.add_argument("--until", type=moment, metavar="TIME", help="created before")
@@ -85,7 +91,7 @@ def run_jobs(args: argparse.Namespace) -> int:
     with open_app(args) as app:
         page = jobs_page(app, args, args.cursor, _limit(args), chain_ids=args.chain)
         if args.json:
-            out.json({"items": [as_json(app, job) for job in page.items], "next_cursor": page.next_cursor})
+            out.items([as_json(app, job) for job in page.items], page.next_cursor)
         else:
             draw_jobs(out, page.items)
             _draw_end(out, page, "job")
@@ -97,7 +103,7 @@ def run_chains(args: argparse.Namespace) -> int:
     with open_app(args) as app:
         page = _chains_page(app, args, args.cursor, _limit(args))
         if args.json:
-            out.json({"items": [as_json(app, chain) for chain in page.items], "next_cursor": page.next_cursor})
+            out.items([as_json(app, chain) for chain in page.items], page.next_cursor)
         else:
             draw_chains(out, page.items)
             _draw_end(out, page, "chain")
@@ -156,10 +162,19 @@ def draw_jobs(out: Output, jobs: list[Job]) -> None:
     out.table(
         ["id", "type", "status", "attempt", "created", "scheduled", "error"],
         [
-            [job.id, job.type_name, status_cell(job.status), job.attempt, when(job.created_at), _due(job), _error(job)]
+            [
+                out.id(job.id),
+                job.type_name,
+                status_cell(job.status),
+                job.attempt,
+                brief(out, job.created_at),
+                brief(out, job.scheduled_at) if job.status is Status.PENDING else "",
+                _error(job),
+            ]
             for job in jobs
         ],
         right=["attempt"],
+        optional=["attempt", "created", "scheduled"],
     )
 
 
@@ -168,21 +183,18 @@ def draw_chains(out: Output, chains: list[Chain]) -> None:
         ["id", "type", "status", "newest job", "created", "completed", "error"],
         [
             [
-                chain.id,
+                out.id(chain.id),
                 chain.type_name,
                 status_cell(chain.status),
                 chain.tail_type_name,
-                when(chain.created_at),
-                when(chain.completed_at),
+                brief(out, chain.created_at),
+                brief(out, chain.completed_at),
                 Cell(chain.error_code or "", "red"),
             ]
             for chain in chains
         ],
+        optional=["completed", "created", "newest job"],
     )
-
-
-def _due(job: Job) -> Content:
-    return when(job.scheduled_at) if job.status is Status.PENDING else ""
 
 
 def _error(job: Job) -> Cell:

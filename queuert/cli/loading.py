@@ -30,6 +30,9 @@ def open_app(args: argparse.Namespace, *, create: bool = False) -> Iterator[Queu
 
 
 def find_app(args: argparse.Namespace) -> Queuert:
+    given_app: Queuert | None = getattr(args, "given_app", None)
+    if given_app is not None:
+        return given_app
     spec, url = named(args)
     table_options = {
         "table_prefix": args.prefix,

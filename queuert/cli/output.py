@@ -1,7 +1,9 @@
 """What commands print: tables, facts and lines for people, or JSON for programs.
 
-On a terminal `rich` draws them if it is installed. Without it, or into a pipe or file, the same content is plain text: no
-colours, no lines, nothing cut off, so that `grep` and `awk` find what they look for.
+On a terminal tables fit its width: ids are shortened to their distinctive end, columns without content are left out, the
+last column is wrapped between words. Types and error codes stay whole, whatever that costs; a column for which there is no
+room is named below. Colours need `rich`. Into a pipe or file the same content is plain text, unshortened, a row a line, so
+that `grep` and `awk` find what they look for; a `COLUMNS` in the environment asks for the narrow form there too.
 
 Text that comes from jobs is shown with its control characters spelled out: an error message must not be able to move the
 cursor of the person who reads it.
@@ -14,9 +16,11 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple, TextIO, Union
+from typing import Any, Final, NamedTuple, TextIO, Union
 
+from queuert.cli.layout import Column, lay_out
 from queuert.model import Status
 
 STYLES: Final = {
@@ -28,7 +32,8 @@ STYLES: Final = {
     Status.CANCELLED: "dim",
 }
 
-IDS: Final = ("id", "job", "example")
+SHORT_ID: Final = 8  # characters of the end: among a million jobs one in 4,000 shares them with another
+LONGEST_ID: Final = 12  # what is no longer than this is shown whole
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -64,6 +69,8 @@ class Output:
         self.stream = sys.stdout if stream is None else stream
         self.terminal = is_terminal(self.stream) if terminal is None else terminal
         self._console = _rich_console(self.stream) if self.terminal else None
+        # Columns to fit tables into; None where nobody looks at them line by line.
+        self.width = _width(self.terminal)
 
     @property
     def draws(self) -> bool:
@@ -86,22 +93,54 @@ class Output:
         width = max((len(name) for name, _ in shown), default=0)
         for name, value in shown:
             cell = value if isinstance(value, Cell) else Cell(_text(value))
-            text = cell.text.replace("\n", "\n" + " " * (width + 2))
-            self.line(Cell(f"{name:<{width}}  ", "dim"), Cell(text, cell.style))
+            first, *rest = self._lines(cell.text, width + 2)
+            self.line(Cell(f"{name:<{width}}  ", "dim"), Cell(first, cell.style))
+            for line in rest:
+                self.line(" " * (width + 2) if line else "", Cell(line, cell.style))
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Content]], *, right: Sequence[str] = ()) -> None:
-        content = [list(row) for row in rows]
-        if self._console is not None:
-            self._console.print(_rich_table(columns, content, right))
-            return
-        texts = [[_text(cell).replace("\n", " ") for cell in row] for row in content]
-        widths = [max(len(column), *(len(row[n]) for row in texts), 0) for n, column in enumerate(columns)]
-        for row in [[column.upper() for column in columns], *texts]:
-            cells = [
-                cell.rjust(width) if column in right else cell.ljust(width)
-                for cell, width, column in zip(row, widths, columns, strict=True)
-            ]
-            self._write("  ".join(cells).rstrip())
+    def _lines(self, text: str, indent: int) -> list[str]:
+        """The lines of a text, wrapped between words where there is little room."""
+        lines = text.split("\n")
+        if self.width is None:
+            return lines
+        room = max(20, self.width - indent)
+        return [
+            part
+            for line in lines
+            for part in textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")
+            or [""]
+        ]
+
+    def id(self, identity: str | None, style: str = "") -> Cell:
+        """An id for a table: its end, where there is little room. All commands take it so."""
+        text = identity or ""
+        return Cell(text if self.width is None or len(text) <= LONGEST_ID else text[-SHORT_ID:], style)
+
+    def wrapped(self, text: str, style: str = "") -> None:
+        """A paragraph."""
+        for line in [text] if self.width is None else textwrap.wrap(text, self.width, break_long_words=False):
+            self.line(Cell(line, style))
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Content]],
+        *,
+        right: Sequence[str] = (),
+        optional: Sequence[str] = (),
+    ) -> None:
+        """A row a line. Where there is too little room the `optional` columns go first, in this order."""
+        cells = [[_cell(content) for content in row] for row in rows]
+        shown = [Column(name, [row[n] for row in cells], name in right) for n, name in enumerate(columns)]
+        lines, left_out = lay_out(shown, self.width, optional, Cell)
+        for line in lines:
+            self.line(*line)
+        if left_out:
+            self.line(Cell(f"No room for: {', '.join(left_out)} (--json has all).", "dim"))
+
+    def items(self, items: Sequence[Any], next_cursor: str | None = None, **more: Any) -> None:
+        """A list as JSON: every list has this shape."""
+        self.json({"items": list(items), "next_cursor": next_cursor, **more})
 
     def json(self, value: Any) -> None:
         """One JSON document, and nothing else."""
@@ -119,6 +158,18 @@ def is_terminal(stream: TextIO) -> bool:
 def terminal_size() -> tuple[int, int]:
     size = shutil.get_terminal_size()
     return size.columns, size.lines
+
+
+def _width(terminal: bool) -> int | None:
+    if terminal:
+        return max(20, terminal_size()[0])
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) >= 20 else None
+
+
+def _cell(content: Content) -> Cell:
+    style = content.style if isinstance(content, Cell) else ""
+    return Cell(_text(content).replace("\n", " "), style)
 
 
 def _text(part: Content) -> str:
@@ -143,17 +194,3 @@ def _rich_text(parts: Iterable[Content]) -> Any:
     for part in parts:
         text.append(_text(part), style=part.style if isinstance(part, Cell) else "")
     return text
-
-
-def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Content]], right: Sequence[str]) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column in right else "left"
-        # An id is there to be copied: the others give way.
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=column in IDS)
-    for row in rows:
-        table.add_row(*(_rich_text([cell]) for cell in row))
-    return table

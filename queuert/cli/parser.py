@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn
 
+from queuert.cli.exits import UsageError
 from queuert.cli.messages import hide_secrets
 
 DESCRIPTION: Final = "Durable job chains that commit with your database transactions: run, watch and repair them."
@@ -18,22 +19,32 @@ examples:
   queuert stats --app shop:app                     how things stand
   queuert jobs --url sqlite:///shop.db --status failed
 
-Every command but worker and demo takes --app MODULE:APP or --url URL, or reads QUEUERT_APP or QUEUERT_URL.
-exit codes: 0 fine; 1 not found, refused or unhealthy; 2 wrong usage
+Every command takes --app MODULE:APP or --url URL, or reads QUEUERT_APP or QUEUERT_URL (a worker needs the application).
+An id may be shortened to any unambiguous beginning or end of at least 6 characters.
+exit codes: 0 fine; 1 not found, nothing matched, refused or unhealthy; 2 wrong usage
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """Repeats no password in its complaints."""
+    """Repeats no password in its complaints, which are JSON where JSON was asked for."""
+
+    # Set for all parsers of a command line at once: each command has one of its own.
+    json = False
 
     def error(self, message: str) -> NoReturn:
+        if self.json:
+            raise UsageError(message)
         super().error(hide_secrets(message))
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
     from queuert.cli import acts, cleanup, demo, health, listing, migrate, periodic, schema, show, stats, top, worker
 
-    parser = Parser(
+    class Spoken(Parser):  # a class, since argparse makes one of it for each command
+        pass
+
+    Spoken.json = json
+    parser = Spoken(
         prog="queuert",
         description=DESCRIPTION,
         epilog=EPILOG,

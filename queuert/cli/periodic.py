@@ -9,7 +9,7 @@ from queuert.cli.exits import OK
 from queuert.cli.loading import named, open_app
 from queuert.cli.output import Cell, Output
 from queuert.cli.parser import add_command
-from queuert.cli.values import plain, when
+from queuert.cli.values import brief, plain
 
 
 def add(commands: Any) -> None:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     with open_app(args) as app:
         found = app.periodics(noted=spec is None)
     if args.json:
-        out.json([plain(vars(entry)) for entry in found])
+        out.items([plain(vars(entry)) for entry in found])
     elif not found:
         out.line("Nothing recurs here.")
     else:
@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
                     e.name,
                     e.type_name or "-",
                     e.schedule or "-",
-                    when(e.last_run_at) or Cell("never", "dim"),
-                    when(e.next_run_at),
+                    brief(out, e.last_run_at) or Cell("never", "dim"),
+                    brief(out, e.next_run_at),
                 ]
                 for e in found
             ],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from collections import Counter
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from queuert import Attempt, Chain, Job, Queuert, Status, TimelineEntry
 from queuert.cli.exits import OK, CommandError
+from queuert.cli.ids import find_job
 from queuert.cli.listing import draw_chains, draw_jobs
 from queuert.cli.loading import open_app
 from queuert.cli.output import Cell, Content, Output, one_line, status_cell
@@ -23,6 +26,10 @@ EVENT_STYLES = {
     "BLOCKED": "magenta",
     "RETRY_SCHEDULED": "yellow",
 }
+
+
+# What keeps a job waiting stands first, and what went wrong before what still runs.
+HOLDING = (Status.FAILED, Status.CANCELLED, Status.BLOCKED, Status.RUNNING, Status.PENDING, Status.COMPLETED)
 
 
 class Story(NamedTuple):
@@ -45,24 +52,28 @@ def add(commands: Any) -> None:
             queuert show 01890a5d-ac96-774b-bcce-b302099a8057 --url sqlite:///shop.db --json""",
         json=True,
     )
-    command.add_argument("id", metavar="ID", help="of a job or a chain")
+    command.add_argument("id", metavar="ID", help="of a job or a chain; a beginning or an end of 6 or more will do")
     command.add_argument("--job", action="store_true", help="the job alone, also if the id is that of a chain")
-    command.add_argument("--limit", type=positive, default=20, metavar="N", help="of a long chain, show the newest N jobs (20)")
+    command.add_argument(
+        "--limit",
+        type=positive,
+        default=20,
+        metavar="N",
+        help="show the newest N jobs of a long chain, and N of the blockers that are completed (20)",
+    )
     command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
-        job = app.get_job(args.id)
-        if job is None:
-            raise CommandError(f"There is no job or chain {args.id}: it was never committed, or it was deleted.")
+        job = find_job(app, args.id)
         chain = app.get_chain(job.chain_id)
         if chain is None:
             raise CommandError(f"Chain {job.chain_id} was deleted just now.")
         if args.job or job.id != job.chain_id:
             story = read_story(app, job)
-            _job_json(out, app, story, chain) if args.json else _draw_job(out, app, story, chain)
+            _job_json(out, app, story, chain) if args.json else _draw_job(out, app, story, chain, args.limit)
             return OK
         page = app.list_chain_jobs(chain.id, order="desc", limit=min(args.limit, 1_000))
         stories = [read_story(app, one) for one in reversed(page.items)]
@@ -70,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             _chain_json(out, app, chain, stories, waiting)
         else:
-            _draw_chain(out, app, chain, stories, waiting)
+            _draw_chain(out, app, chain, stories, waiting, args.limit)
     return OK
 
 
@@ -103,7 +114,7 @@ def _chain_json(out: Output, app: Queuert, chain: Chain, stories: list[Story], w
     )
 
 
-def _draw_job(out: Output, app: Queuert, story: Story, chain: Chain) -> None:
+def _draw_job(out: Output, app: Queuert, story: Story, chain: Chain, limit: int) -> None:
     job, shown = story.job, as_json(app, story.job)
     out.line(Cell(f"Job {job.id}", "bold"))
     out.facts(
@@ -126,12 +137,12 @@ def _draw_job(out: Output, app: Queuert, story: Story, chain: Chain) -> None:
             ("last error", job.last_attempt_error.rstrip() if job.last_attempt_error else None),
         ]
     )
-    _draw_blockers(out, [story])
+    _draw_blockers(out, [story], limit)
     _draw_attempts(out, [story])
     draw_timeline(out, [story])
 
 
-def _draw_chain(out: Output, app: Queuert, chain: Chain, stories: list[Story], waiting: list[Job]) -> None:
+def _draw_chain(out: Output, app: Queuert, chain: Chain, stories: list[Story], waiting: list[Job], limit: int) -> None:
     shown, tail = as_json(app, chain), stories[-1].job
     ended = chain.completed_at or datetime.now(timezone.utc)
     out.line(Cell(f"Chain {chain.id}", "bold"))
@@ -153,7 +164,7 @@ def _draw_chain(out: Output, app: Queuert, chain: Chain, stories: list[Story], w
     if stories[0].job.chain_index:
         out.line(Cell(f"{stories[0].job.chain_index} earlier jobs are not shown: --limit", "dim"))
     draw_jobs(out, [story.job for story in stories])
-    _draw_blockers(out, stories)
+    _draw_blockers(out, stories, limit)
     if waiting:
         out.heading("Waiting for it")
         draw_jobs(out, waiting)
@@ -161,11 +172,19 @@ def _draw_chain(out: Output, app: Queuert, chain: Chain, stories: list[Story], w
     draw_timeline(out, stories)
 
 
-def _draw_blockers(out: Output, stories: list[Story]) -> None:
+def _draw_blockers(out: Output, stories: list[Story], limit: int) -> None:
     blockers = [blocker for story in stories for blocker in story.blockers]
-    if blockers:
-        out.heading("Blockers")
-        draw_chains(out, blockers)
+    if not blockers:
+        return
+    counts = Counter(blocker.status for blocker in blockers)
+    numbers = ", ".join(f"{counts[status]} {status}" for status in sorted(counts, key=HOLDING.index))
+    out.heading("Blockers" if len(blockers) == 1 else f"Blockers: {numbers}")
+    blockers.sort(key=lambda blocker: HOLDING.index(blocker.status))  # stable: within a state the order stands
+    open_ones = sum(number for status, number in counts.items() if status is not Status.COMPLETED)
+    shown = blockers if out.width is None else blockers[: open_ones + limit]
+    draw_chains(out, shown)
+    if len(shown) < len(blockers):
+        out.line(Cell(f"and {len(blockers) - len(shown)} more that are completed: --limit", "dim"))
 
 
 def _draw_attempts(out: Output, stories: list[Story]) -> None:
@@ -202,14 +221,22 @@ def draw_timeline(out: Output, stories: list[Story]) -> None:
     for number, (entry, job) in enumerate(entries):
         at = entry.at.astimezone(timezone.utc)
         day = f"{at:%Y-%m-%d} " if before is None or at.date() != before.date() else " " * 11
+        if out.width is not None:
+            if day.strip():
+                out.line(Cell(day.strip(), "dim"))
+            day = ""
         gap = "" if before is None else f"+{lasting(max(0.0, (at - before).total_seconds()))}"
         mark = first if number == 0 else last if number == len(entries) - 1 else middle
         who = f"{job.type_name}  " if len(stories) > 1 else ""
-        out.line(
-            Cell(f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03d} {gap:>12} {mark} ", "dim"),
-            Cell(f"{entry.event:<15}", EVENT_STYLES.get(entry.event, "")),
-            f"  {who}{_detail(entry)}".rstrip(),
-        )
+        head = f"{day}{at:%H:%M:%S}.{at.microsecond // 1000:03d} {gap:>12} {mark} "
+        event, text = f"{entry.event:<15}", f"{who}{_detail(entry)}"
+        cells = (Cell(head, "dim"), Cell(event, EVENT_STYLES.get(entry.event, "")))
+        if out.width is None or len(head) + len(event) + 2 + len(text) <= out.width:
+            out.line(*cells, f"  {text}".rstrip())
+        else:
+            out.line(*cells)
+            for line in textwrap.wrap(text, out.width - len(head), break_long_words=False, break_on_hyphens=False):
+                out.line(" " * len(head), line)
         before = at
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from queuert import Chain, Job, Queuert
-from queuert.cli.output import one_line
+from queuert.cli.output import Output, one_line
 from queuert.codec import dump_json
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -80,6 +80,16 @@ def when(value: datetime | None) -> str:
     return "" if value is None else value.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def brief(out: Output, value: datetime | None) -> str:
+    """A time in a table: as short as it can be told apart, where there is little room."""
+    if value is None or out.width is None:
+        return when(value)
+    at, now = value.astimezone(timezone.utc), datetime.now(timezone.utc)
+    if at.date() == now.date():
+        return f"{at:%H:%M:%S}"
+    return f"{at:%m-%d %H:%M}" if at.year == now.year else f"{at:%Y-%m-%d}"
+
+
 def lasting(seconds: float | None) -> str:
     """A duration for people: the two largest units."""
     if seconds is None:
@@ -117,3 +127,13 @@ def moment(text: str) -> datetime:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time: write 2026-01-31, 2026-01-31T09:30Z, or how long ago (15m, 2h, 3d)"
         ) from None
+
+
+def rate(text: str) -> float:
+    """So many in a time, as a number a second: 10/s, 600/m, 100/10s; a bare number is a second's."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*(?:/\s*(\d{0,9})\s*([smh]))?", text.strip().lower())
+    number = float(match[1]) if match else 0.0
+    per = float(match[2] or 1) * _UNITS[match[3] or "s"] if match else 0.0
+    if not number or not per:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate: write 10/s, 600/m or 100/10s")
+    return number / per

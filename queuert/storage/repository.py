@@ -258,19 +258,21 @@ class Repository(ABC):
         """Lock all jobs of the chains; the chain of each job."""
         return {str(row[0]): str(row[1]) for row in self._run(session, "lock_chains", ids=self._list(ids))}
 
-    def cancel_tails(self, session: Session, ids: Sequence[str], actor: str | None) -> list[tuple[str, str]]:
+    def cancel_tails(
+        self, session: Session, ids: Sequence[str], actor: str | None, reason: str | None = None
+    ) -> list[tuple[str, str]]:
         """Job and chain id of what was cancelled."""
-        rows = self._run(session, "cancel_tails", ids=self._list(ids), actor=actor)
+        rows = self._run(session, "cancel_tails", ids=self._list(ids), actor=actor, reason=reason)
         return [(str(row[0]), str(row[1])) for row in rows]
 
-    def retry_tails(self, session: Session, ids: Sequence[str], actor: str | None) -> list[Freed]:
-        return [freed(row) for row in self._run(session, "retry_tails", ids=self._list(ids), actor=actor)]
+    def retry_tails(self, session: Session, ids: Sequence[str], actor: str | None, reason: str | None = None) -> list[Freed]:
+        return [freed(row) for row in self._run(session, "retry_tails", ids=self._list(ids), actor=actor, reason=reason)]
 
     def missing_blockers(self, session: Session, ids: Sequence[str]) -> set[str]:
         return set(self._ids(session, "missing_blockers", ids))
 
-    def trigger_jobs(self, session: Session, ids: Sequence[str], actor: str | None) -> list[Freed]:
-        return [freed(row) for row in self._run(session, "trigger_jobs", ids=self._list(ids), actor=actor)]
+    def trigger_jobs(self, session: Session, ids: Sequence[str], actor: str | None, reason: str | None = None) -> list[Freed]:
+        return [freed(row) for row in self._run(session, "trigger_jobs", ids=self._list(ids), actor=actor, reason=reason)]
 
     def add_events(self, session: Session, items: Sequence[Item]) -> None:
         self._run(session, "add_events", items=dumps(items))

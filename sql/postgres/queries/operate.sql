@@ -8,7 +8,7 @@ ORDER BY j.id
 FOR UPDATE;
 
 -- name: cancel_tails
--- params: ids, actor
+-- params: ids, actor, reason
 -- Cancel open tails; a running one ends its attempt as cancelled.
 WITH old AS MATERIALIZED (
     SELECT j.id, j.status, j.attempt, j.leased_by, j.last_attempt_at
@@ -37,13 +37,13 @@ attempt AS (
     WHERE old.status = 'running'
 ),
 event AS (
-    INSERT INTO {job_event} (job_id, event, actor)
-    SELECT old.id, 'CANCELLED', :actor FROM old
+    INSERT INTO {job_event} (job_id, event, actor, detail)
+    SELECT old.id, 'CANCELLED', :actor, jsonb_strip_nulls(jsonb_build_object('reason', :reason::text)) FROM old
 )
 SELECT cancelled.id, cancelled.chain_id FROM cancelled;
 
 -- name: retry_tails
--- params: ids, actor
+-- params: ids, actor, reason
 -- Give failed or cancelled tails fresh attempts; those with open blockers go back to waiting for them.
 WITH old AS MATERIALIZED (
     SELECT j.id
@@ -65,8 +65,8 @@ retried AS (
     RETURNING j.id, j.type_name, j.status
 ),
 event AS (
-    INSERT INTO {job_event} (job_id, event, actor)
-    SELECT retried.id, 'RETRIED', :actor FROM retried
+    INSERT INTO {job_event} (job_id, event, actor, detail)
+    SELECT retried.id, 'RETRIED', :actor, jsonb_strip_nulls(jsonb_build_object('reason', :reason::text)) FROM retried
 )
 SELECT retried.id, retried.type_name, retried.status FROM retried;
 
@@ -88,7 +88,7 @@ WHERE j.id = ANY (:ids::{id_type}[])
   AND j.blocker_count > (SELECT count(*) FROM held WHERE held.job_id = j.id);
 
 -- name: trigger_jobs
--- params: ids, actor
+-- params: ids, actor, reason
 -- Make pending jobs due now.
 WITH triggered AS (
     UPDATE {job} j
@@ -98,8 +98,8 @@ WITH triggered AS (
     RETURNING j.id, j.type_name
 ),
 event AS (
-    INSERT INTO {job_event} (job_id, event, actor)
-    SELECT triggered.id, 'TRIGGERED', :actor FROM triggered
+    INSERT INTO {job_event} (job_id, event, actor, detail)
+    SELECT triggered.id, 'TRIGGERED', :actor, jsonb_strip_nulls(jsonb_build_object('reason', :reason::text)) FROM triggered
 )
 SELECT triggered.id, triggered.type_name FROM triggered;
 

@@ -16,14 +16,14 @@ WHERE chain_id IN (SELECT value FROM json_each(:ids))
 RETURNING id, chain_id;
 
 -- name: cancel_tails
--- params: ids, actor
+-- params: ids, actor, reason
 -- Cancel open tails; a running one ends its attempt as cancelled.
 INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, finished_at, outcome)
 SELECT j.id, j.attempt, j.leased_by, j.last_attempt_at, {now}, 'cancelled'
 FROM {job} j
 WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status = 'running';
-INSERT INTO {job_event} (job_id, event, actor)
-SELECT j.id, 'CANCELLED', :actor
+INSERT INTO {job_event} (job_id, event, actor, detail)
+SELECT j.id, 'CANCELLED', :actor, CASE WHEN :reason IS NULL THEN json_object() ELSE json_object('reason', :reason) END
 FROM {job} j
 WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status IN ('blocked', 'pending', 'running');
 UPDATE {job}
@@ -37,10 +37,10 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('blocked', 'pendi
 RETURNING id, chain_id;
 
 -- name: retry_tails
--- params: ids, actor
+-- params: ids, actor, reason
 -- Give failed or cancelled tails fresh attempts; those with open blockers go back to waiting for them.
-INSERT INTO {job_event} (job_id, event, actor)
-SELECT j.id, 'RETRIED', :actor
+INSERT INTO {job_event} (job_id, event, actor, detail)
+SELECT j.id, 'RETRIED', :actor, CASE WHEN :reason IS NULL THEN json_object() ELSE json_object('reason', :reason) END
 FROM {job} j
 WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status IN ('failed', 'cancelled');
 UPDATE {job}
@@ -61,10 +61,10 @@ WHERE j.id IN (SELECT value FROM json_each(:ids))
   AND j.blocker_count > (SELECT count(*) FROM {job_blocker} b WHERE b.job_id = j.id);
 
 -- name: trigger_jobs
--- params: ids, actor
+-- params: ids, actor, reason
 -- Make pending jobs due now.
-INSERT INTO {job_event} (job_id, event, actor)
-SELECT j.id, 'TRIGGERED', :actor
+INSERT INTO {job_event} (job_id, event, actor, detail)
+SELECT j.id, 'TRIGGERED', :actor, CASE WHEN :reason IS NULL THEN json_object() ELSE json_object('reason', :reason) END
 FROM {job} j
 WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status = 'pending';
 UPDATE {job}
