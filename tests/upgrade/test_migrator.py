@@ -113,7 +113,7 @@ def test_jobs_are_started_claimed_and_completed_while_an_index_is_being_built(
     crew = [fleet.start(release=last_release, role=role) for role in ("worker", "enqueuer")]
     with fleet.explained(), psycopg.connect(url) as other:
         fleet.marks.wait("started")
-        other.execute("SELECT pg_current_xact_id()")
+        other.execute("UPDATE queuert_job SET priority = 0 WHERE false")  # a lock on the table, and on no row
         thread = threading.Thread(target=migrate, args=(database, NAMES))
         thread.start()
         phase = "SELECT 1 FROM pg_stat_progress_create_index WHERE phase LIKE 'waiting%'"
