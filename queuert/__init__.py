@@ -34,10 +34,10 @@ from queuert.errors import (
     WaitTimeoutError,
 )
 from queuert.hooks import Hooks
-from queuert.job_types import JobType, JobTypes
+from queuert.job_types import JobType, JobTypes, Task, TaskOptions
 from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
 from queuert.options import Backoff, Dedup, Lease, Retention
-from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal
+from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal, current_job
 from queuert.storage.migrations import MigrationStatus
 from queuert.worker.worker import Worker
 
@@ -85,6 +85,8 @@ __all__ = [
     "StaleSnapshotError",
     "Stats",
     "Status",
+    "Task",
+    "TaskOptions",
     "TimelineEntry",
     "TransactionMisuseError",
     "TransactionRequiredError",
@@ -92,4 +94,5 @@ __all__ = [
     "UnsupportedDatabaseError",
     "WaitTimeoutError",
     "Worker",
+    "current_job",
 ]

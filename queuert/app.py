@@ -37,8 +37,10 @@ from queuert.worker.worker import Worker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-InputT = TypeVar("InputT")
+    from queuert.running_job import Continuation
 
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
 JobTypeT = TypeVar("JobTypeT", bound=JobType[Any, Any])
 IdFunction = Callable[[], Id]
 IdCheck = Callable[[str], bool]
@@ -82,6 +84,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
             raise TypeError(f"retention must be a Retention, not {type(retention).__name__}.")
         self._names = Names(table_prefix, schema, id_type, id_default)
         self._types = JobTypes()
+        self._types.belongs_to = weakref.ref(self)
         self._database = open_database(
             target,
             synchronous=synchronous,
@@ -187,25 +190,46 @@ class Queuert(Operates, Reads, DefinesJobTypes):
 
     # Writing
 
+    # A job that continues does not say what its chain gives in the end.
     @overload
     def start_chain(
         self,
-        job_type: JobType[InputT, Any],
+        job_type: JobType[InputT, Continuation],
         input: InputOf[InputT],
         *,
         conn: Any = None,
         **options: Unpack[ChainOptions],
-    ) -> Chain: ...
+    ) -> Chain[Any]: ...
 
     @overload
     def start_chain(
-        self, job_type: JobType[None, Any], input: None = None, *, conn: Any = None, **options: Unpack[ChainOptions]
-    ) -> Chain: ...
+        self,
+        job_type: JobType[InputT, OutputT],
+        input: InputOf[InputT],
+        *,
+        conn: Any = None,
+        **options: Unpack[ChainOptions],
+    ) -> Chain[OutputT]: ...
+
+    @overload
+    def start_chain(
+        self,
+        job_type: JobType[None, Continuation],
+        input: None = None,
+        *,
+        conn: Any = None,
+        **options: Unpack[ChainOptions],
+    ) -> Chain[Any]: ...
+
+    @overload
+    def start_chain(
+        self, job_type: JobType[None, OutputT], input: None = None, *, conn: Any = None, **options: Unpack[ChainOptions]
+    ) -> Chain[OutputT]: ...
 
     @overload
     def start_chain(
         self, job_type: str, input: object = None, *, conn: Any = None, **options: Unpack[ChainOptions]
-    ) -> Chain: ...
+    ) -> Chain[Any]: ...
 
     def start_chain(
         self,

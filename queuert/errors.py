@@ -6,7 +6,7 @@ docstring ends in a full stop uses that docstring as its message when none is gi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -151,11 +151,18 @@ class DuplicateJobIdError(QueuertError):
 class WaitTimeoutError(QueuertError, TimeoutError):
     """The chain did not close in time."""
 
-    def __init__(self, chain_id: str, timeout: float, status: str) -> None:
-        super().__init__(f"Chain {chain_id} is still {status} after {timeout:g} seconds.")
+    def __init__(self, chain_id: str, timeout: float, status: str, waits_for: Mapping[str, str] | None = None) -> None:
+        message = f"Chain {chain_id} is still {status} after {timeout:g} seconds."
+        if waits_for:
+            ended = [f"{blocker}, which {'was cancelled' if how == 'cancelled' else how}" for blocker, how in waits_for.items()]
+            more = f" and for {len(ended) - 3} more that did not complete" if len(ended) > 3 else ""
+            message += f" It waits for chain {', for chain '.join(ended[:3])}{more}: retry that, or cancel with cascade."
+        super().__init__(message)
         self.chain_id = chain_id
         self.timeout = timeout
         self.status = status
+        # The chains that hold it up for good, and whether each failed or was cancelled.
+        self.waits_for: Mapping[str, str] = dict(waits_for or {})
 
 
 class _ChainEndedError(QueuertError):

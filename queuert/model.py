@@ -6,9 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    OutputT_co = TypeVarWithDefault("OutputT_co", covariant=True, default=Any)
+else:
+    OutputT_co = TypeVar("OutputT_co", covariant=True)
 
 
 class Status(str, Enum):
@@ -75,14 +81,14 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """A job and its continuations, read through its first job and its tail."""
+class Chain(Generic[OutputT_co]):
+    """A job and its continuations, read through its first job and its tail. `output` is of the type that was declared."""
 
     id: str
     type_name: str
     status: Status
     input: Any
-    output: Any
+    output: OutputT_co
     created_at: datetime
     completed_at: datetime | None
     tail_id: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoReturn, TypeVar, overload
 
 from queuert.errors import QueuertError
 from queuert.model import Chain, Job
@@ -165,3 +166,12 @@ class RunningJob(Job, Generic[InputT]):
     def fail(self, code: str, detail: str | None = None) -> NoReturn:
         """Fail for good: no more attempts."""
         self._attempt.fail(code, detail)
+
+
+running_here: Final[ContextVar[RunningJob[Any] | None]] = ContextVar("queuert_running_job", default=None)
+"""The job whose handler runs here; set by the attempt."""
+
+
+def current_job() -> RunningJob[Any] | None:
+    """The job whose handler this code runs in, with all that a handler can do; None outside of one."""
+    return running_here.get()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 from queuert.chains.history import History, Stats
 from queuert.chains.new_chain import ChainRef
@@ -13,6 +13,8 @@ from queuert.ids import Id
 from queuert.job_types import JobTypeOrName
 from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
 from queuert.options import Duration
+
+OutputT = TypeVar("OutputT")
 
 
 class Reads:
@@ -125,6 +127,26 @@ class Reads:
         """A page of the jobs that a chain blocks now."""
         return self._reader.list_blocked_jobs(chain_id, order, cursor, limit, conn)
 
+    @overload
+    def wait_for(
+        self,
+        chain: Chain[OutputT],
+        *,
+        timeout: Duration | None = None,
+        poll_interval: Duration = 1.0,
+        raise_on_failure: bool = True,
+    ) -> Chain[OutputT]: ...
+
+    @overload
+    def wait_for(
+        self,
+        chain: Id,
+        *,
+        timeout: Duration | None = None,
+        poll_interval: Duration = 1.0,
+        raise_on_failure: bool = True,
+    ) -> Chain[Any]: ...
+
     def wait_for(
         self,
         chain: ChainRef,
@@ -132,9 +154,19 @@ class Reads:
         timeout: Duration | None = None,
         poll_interval: Duration = 1.0,
         raise_on_failure: bool = True,
-    ) -> Chain:
+    ) -> Chain[Any]:
         """Wait until a chain has closed."""
         return self._reader.wait_for(chain, timeout=timeout, poll_interval=poll_interval, raise_on_failure=raise_on_failure)
+
+    @overload
+    def result(self, chain: Chain[OutputT], *, timeout: Duration | None = None) -> OutputT: ...
+
+    @overload
+    def result(self, chain: Id, *, timeout: Duration | None = None) -> Any: ...
+
+    def result(self, chain: ChainRef, *, timeout: Duration | None = None) -> Any:
+        """The output of a chain, once it is completed; ChainFailedError or ChainCancelledError if it ends otherwise."""
+        return self.wait_for(chain, timeout=timeout).output
 
     # History
 

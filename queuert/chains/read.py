@@ -35,6 +35,7 @@ from queuert.storage.records import iso
 T = TypeVar("T", Job, Chain)
 
 MAX_LIMIT: Final = 1_000
+MAX_DEPTH: Final = 20  # chains that wait for chains: how far a wait that timed out looks for the one that holds it up
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 ALL_STATUSES: Final = tuple(status.value for status in Status)
 UNCOMPLETED: Final = tuple(status.value for status in Status if status is not Status.COMPLETED)
@@ -244,8 +245,27 @@ class Reader:
                     return _closed(chain, raise_on_failure)
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise WaitTimeoutError(identity, limit or 0.0, chain.status.value)
+                    raise WaitTimeoutError(identity, limit or 0.0, chain.status.value, self._waits_in_vain_for(chain))
                 changed.wait(poll if left is None else min(poll, left))
+
+    def _waits_in_vain_for(self, chain: Chain) -> dict[str, str]:
+        """The chains that a blocked one waits for, itself or through others, and that did not complete: how each ended."""
+        if chain.status is not Status.BLOCKED:
+            return {}
+
+        def work(session: Session) -> dict[str, str]:
+            ended: dict[str, str] = {}
+            seen, tails = {chain.id}, [chain.tail_id]
+            for _ in range(MAX_DEPTH):
+                blockers = [each for found in self._repository.get_blockers(session, tails).values() for each in found]
+                ended |= {each.id: each.status.value for each in blockers if each.status in (Status.FAILED, Status.CANCELLED)}
+                tails = [each.tail_id for each in blockers if each.status is Status.BLOCKED and each.id not in seen]
+                seen |= {each.id for each in blockers}
+                if not tails:
+                    break
+            return ended
+
+        return self._context.read(None, work)
 
 
 def _closed(chain: Chain, raise_on_failure: bool) -> Chain:

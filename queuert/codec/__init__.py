@@ -5,7 +5,7 @@ A type is compiled once, when its job type is registered, into two closures: `du
 says where; what does not fit at run time is a CodecError with the path of the offending part.
 """
 
-from queuert.codec.codecs import UNTYPED, Codec, codec_for
+from queuert.codec.codecs import UNTYPED, Codec, codec_for, codec_for_arguments
 from queuert.codec.hints import resolve_hints
 from queuert.codec.text import MAX_DEPTH, CodecError, dump_json, has_nul, load_json
 
@@ -15,6 +15,7 @@ __all__ = [
     "Codec",
     "CodecError",
     "codec_for",
+    "codec_for_arguments",
     "dump_json",
     "has_nul",
     "load_json",

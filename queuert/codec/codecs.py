@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from queuert.codec.compiler import Compiler
@@ -61,3 +61,10 @@ def codec_for(annotation: Any, *, where: str = "type", localns: Mapping[str, Any
     if annotation in (Any, object, inspect.Parameter.empty):
         return UNTYPED
     return _TypedCodec(Compiler(localns).compile(annotation, where))
+
+
+def codec_for_arguments(
+    hints: Mapping[str, Any], required: Iterable[str], *, what: str, localns: Mapping[str, Any] | None = None
+) -> Codec:
+    """The codec of the arguments of a function: a dict by parameter name. `what` names them in messages."""
+    return _TypedCodec(Compiler(localns).arguments(hints, required, what))

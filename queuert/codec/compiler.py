@@ -158,10 +158,15 @@ class Compiler:
 
         def build() -> Converter:
             converters = {name: self.compile(hint, f"{cls.__name__}.{name}", env) for name, hint in hints.items()}
-            return typed_dict_of(cls, converters, shape)
+            return typed_dict_of(article(cls.__name__), converters, shape)
 
         sketch = dataclasses.replace(ANY, expected=article(cls.__name__), kinds=OBJECT, plain=False, shape=shape)
         return self._once((cls, args), sketch, build)
+
+    def arguments(self, hints: Mapping[str, Any], required: Iterable[str], what: str) -> Converter:
+        """The converter of a function's arguments, by name."""
+        converters = {name: self.compile(hint, f"{name!r} of {what}", {}) for name, hint in hints.items()}
+        return typed_dict_of(what, converters, Shape(required=set(required), allowed=set(hints)))
 
     def _members(self, args: Sequence[Any], where: str, env: Env) -> Converter:
         members = [self.compile(arg, where, env) for arg in args if arg is not type(None)]

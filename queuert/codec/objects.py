@@ -75,8 +75,8 @@ def dataclass_of(cls: type[Any], fields: Mapping[str, Converter], shape: Shape) 
     return Converter(dump, load, expected, OBJECT, shape=shape)
 
 
-def typed_dict_of(cls: type[Any], fields: Mapping[str, Converter], shape: Shape) -> Converter:
-    expected = article(cls.__name__)
+def typed_dict_of(expected: str, fields: Mapping[str, Converter], shape: Shape) -> Converter:
+    """A dict with known keys."""
 
     def converter(convert_fields: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
         def convert(value: Any) -> dict[str, Any]:

@@ -5,9 +5,11 @@ worker, the worker over the defaults.
 """
 
 from queuert.job_types.graph import check_blockers, check_continuation, check_entry, check_type
-from queuert.job_types.job_type import JobType, check_name
+from queuert.job_types.job_type import InputOf, JobType, check_name
 from queuert.job_types.options import BackoffOption, JobOptions, JobTypeOrName, TypeOptions
-from queuert.job_types.registry import DefinesJobTypes, InputOf, JobTypes
+from queuert.job_types.registry import DefinesJobTypes, JobTypes
+from queuert.job_types.starting import StartsChains
+from queuert.job_types.task import Task, TaskOptions
 
 __all__ = [
     "BackoffOption",
@@ -17,6 +19,9 @@ __all__ = [
     "JobType",
     "JobTypeOrName",
     "JobTypes",
+    "StartsChains",
+    "Task",
+    "TaskOptions",
     "TypeOptions",
     "check_blockers",
     "check_continuation",

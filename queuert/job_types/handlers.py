@@ -7,9 +7,10 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
 from queuert.codec import resolve_hints
+from queuert.codec.text import article
 
 
 def handler_name(handler: Callable[..., Any]) -> str:
@@ -21,6 +22,34 @@ def handler_name(handler: Callable[..., Any]) -> str:
 
 
 def check_handler(handler: object) -> None:
+    """A function that can be the handler of `@app.job`."""
+    signature = _checked_signature(handler)
+    if signature is None:
+        return  # written in C, without a signature to look at
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(
+            f"A handler takes one argument, the job; {_called(handler)} takes {signature}. "
+            "A function with parameters of its own is a task: use @app.task."
+        ) from None
+
+
+def check_task(function: object) -> None:
+    """A function that can be a task: each of its parameters can be given by name."""
+    signature = _checked_signature(function)
+    if signature is None:
+        raise TypeError(f"A task needs a function that tells its parameters, and {_called(function)} does not.")
+    for parameter in signature.parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            only = parameter.kind is parameter.POSITIONAL_ONLY
+            raise TypeError(
+                f"The input of a task is its parameters by name, but {str(parameter).split(':')[0]} of {_called(function)} "
+                f"{'can be given by position only' if only else 'takes any arguments'}: give it parameters with names."
+            )
+
+
+def _checked_signature(handler: object) -> inspect.Signature | None:
     if not callable(handler) or isinstance(handler, type):
         raise TypeError(f"A handler must be a function, not {handler!r}.")
     function: Any = handler
@@ -32,13 +61,9 @@ def check_handler(handler: object) -> None:
         if inspect.isgeneratorfunction(candidate):
             raise TypeError(f"A handler returns its output, but {_called(handler)} is a generator: use return, not yield.")
     try:
-        signature = inspect.signature(handler)
+        return inspect.signature(handler)
     except ValueError:
-        return  # written in C, without a signature to look at
-    try:
-        signature.bind(None)
-    except TypeError:
-        raise TypeError(f"A handler takes one argument, the job; {_called(handler)} takes {signature}.") from None
+        return None
 
 
 def _called(handler: object) -> str:
@@ -50,6 +75,44 @@ def handler_types(handler: Callable[..., Any] | None, input_type: Any, output_ty
     empty = inspect.Parameter.empty
     if handler is None:
         return empty if input_type is None else input_type, empty if output_type is None else output_type, {}
+    resolve, local_names = _resolver(handler)
+    try:
+        signature = inspect.signature(handler)
+    except ValueError:
+        signature = inspect.Signature([inspect.Parameter("job", inspect.Parameter.POSITIONAL_ONLY)])
+    if input_type is None:
+        annotation = next(iter(signature.parameters.values())).annotation
+        input_type = empty if annotation is empty else _input_of(resolve(annotation), handler)
+    if output_type is None:
+        annotation = signature.return_annotation
+        output_type = empty if annotation is empty else _output_of(resolve(annotation))
+    return input_type, output_type, local_names
+
+
+def task_types(function: Callable[..., Any], output_type: Any) -> tuple[dict[str, Any], frozenset[str], Any, dict[str, Any]]:
+    """The types of a task's parameters by name, those that have no default, the type of its output, and local names."""
+    from queuert.running_job import RunningJob
+
+    empty = inspect.Parameter.empty
+    resolve, local_names = _resolver(function)
+    signature = inspect.signature(function)
+    hints: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        hints[name] = Any if parameter.annotation is empty else resolve(parameter.annotation)
+        if (get_origin(hints[name]) or hints[name]) is RunningJob:
+            raise TypeError(
+                f"{_called(function)} takes a RunningJob, so it is a handler for @app.job; in a task, queuert.current_job() "
+                "is the running job."
+            )
+    required = frozenset(each.name for each in signature.parameters.values() if each.default is empty)
+    if output_type is None:
+        annotation = signature.return_annotation
+        output_type = empty if annotation is empty else _output_of(resolve(annotation))
+    return hints, required, output_type, local_names
+
+
+def _resolver(handler: Callable[..., Any]) -> tuple[Callable[[Any], Any], dict[str, Any]]:
+    """What looks up the names in the annotations of a function, and the local names that may occur in them."""
     function: Any = handler
     while isinstance(function, functools.partial):
         function = function.func
@@ -64,17 +127,7 @@ def handler_types(handler: Callable[..., Any] | None, input_type: Any, output_ty
         where = f"The handler {_called(handler)}"
         return resolve_hints(holder, where, globalns=module_names, localns=local_names)["it"]
 
-    try:
-        signature = inspect.signature(handler)
-    except ValueError:
-        signature = inspect.Signature([inspect.Parameter("job", inspect.Parameter.POSITIONAL_ONLY)])
-    if input_type is None:
-        annotation = next(iter(signature.parameters.values())).annotation
-        input_type = empty if annotation is empty else _input_of(resolve(annotation))
-    if output_type is None:
-        annotation = signature.return_annotation
-        output_type = empty if annotation is empty else _output_of(resolve(annotation))
-    return input_type, output_type, local_names
+    return resolve, local_names
 
 
 def _local_names(function: Any, module_names: dict[str, Any]) -> dict[str, Any]:
@@ -95,14 +148,33 @@ def _local_names(function: Any, module_names: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _input_of(annotation: Any) -> Any:
-    """`Order` of `RunningJob[Order]`; what is not annotated as a running job is not checked."""
+def _input_of(annotation: Any, handler: object) -> Any:
+    """`Order` of `RunningJob[Order]`; what is a running job of anything is not checked."""
     from queuert.running_job import RunningJob
 
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
     origin, args = get_origin(annotation), get_args(annotation)
-    if isinstance(origin, type) and issubclass(origin, RunningJob) and len(args) == 1:
+    kind = annotation if origin is None else origin
+    if isinstance(kind, type) and issubclass(kind, RunningJob) and len(args) == 1:
         return args[0]
+    if not any(_takes_a_job(each) for each in (args if origin in (Union, types.UnionType) else (kind,))):
+        name = getattr(annotation, "__name__", str(annotation)) if origin is None else str(annotation)
+        raise TypeError(
+            f"A handler takes the job, but {_called(handler)} takes {article(name)}: annotate it as RunningJob[{name}], or use "
+            "@app.task, whose parameters are the input."
+        )
     return inspect.Parameter.empty
+
+
+def _takes_a_job(annotation: Any) -> bool:
+    """Whether a running job fits, as far as can be told."""
+    from queuert.running_job import RunningJob
+
+    kind = get_origin(annotation) or annotation
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    return issubclass(kind, RunningJob) or issubclass(RunningJob, kind)
 
 
 def _output_of(annotation: Any) -> Any:

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Union, overload
 
 from queuert.codec import Codec, CodecError, codec_for
 from queuert.errors import JobTypeValidationError, ValidationCode
 from queuert.job_types.handlers import handler_types
 from queuert.job_types.options import DEFAULT_BACKOFF, DEFAULT_LEASE, BackoffOption, JobTypeOrName, TypeOptions, first_set
+from queuert.job_types.starting import StartsChains, app_of
 from queuert.options import DEFAULT_MAX_ATTEMPTS, Lease
 
 if TYPE_CHECKING:
-    from queuert.running_job import RunningJob
+    from typing_extensions import Unpack
 
+    from queuert.chains.new_chain import ChainOptions
+    from queuert.job_types.registry import JobTypes
+    from queuert.model import Chain
+    from queuert.running_job import Continuation, RunningJob
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
 InputT_contra = TypeVar("InputT_contra", contravariant=True)
 OutputT_co = TypeVar("OutputT_co", covariant=True)
 MAX_NAME_LENGTH: Final = 200
+
+
+class _Never:
+    """Nobody has one of these."""
+
+
+# What may be passed as the input of a JobType[InputT, ...]. The second half is for mypy, which infers an argument whose
+# type mentions a callable last: by then it knows InputT from the job type, and reads a literal as what is expected.
+InputOf = Union[InputT, Callable[[InputT, _Never], _Never]]
 
 
 def check_name(name: object) -> str:
@@ -47,17 +64,18 @@ class JobType(Generic[InputT_contra, OutputT_co]):
         input: Any = None,
         output: Any = None,
         options: TypeOptions | None = None,
-        registry_options: TypeOptions | None = None,
+        registry: JobTypes | None = None,
     ) -> None:
         if not isinstance(entry, bool):
             raise TypeError(f"entry must be True or False, not {entry!r}.")
-        own, inherited = options or TypeOptions(), registry_options or TypeOptions()
+        own, inherited = options or TypeOptions(), registry.options if registry is not None else TypeOptions()
         self.name: Final[str] = check_name(name)
         self.handler: Final = handler
         self.entry: Final[bool] = entry
         self.continues_with: Final[tuple[str, ...] | None] = type_names(continues_with, "continues_with")
         self.blockers: Final[tuple[str, ...] | None] = type_names(blockers, "blockers")
         self.options: Final[TypeOptions] = own
+        self._registry: Final[JobTypes | None] = registry
 
         self.max_attempts: Final[int | None] = first_set(own.max_attempts, inherited.max_attempts, default=DEFAULT_MAX_ATTEMPTS)
         self.priority: Final[int] = first_set(own.priority, inherited.priority, default=0)
@@ -66,12 +84,17 @@ class JobType(Generic[InputT_contra, OutputT_co]):
         self._backoff: BackoffOption | None = first_set(own.backoff, inherited.backoff, default=None)
         self._lease: Lease | None = first_set(own.lease, inherited.lease, default=None)
 
-        input_type, output_type, names = handler_types(handler, input, output)
-        self._input: Codec = codec_for(input_type, where=f"The input type of {name!r}", localns=names)
-        self._output: Codec = codec_for(output_type, where=f"The output type of {name!r}", localns=names)
+        self._input, self._output = self._codecs(handler, input, output)
         if handler is not None:
             self.__doc__ = handler.__doc__
-            self.__wrapped__ = handler  # for inspect.signature and help()
+            self.__wrapped__: Any = handler  # for inspect.signature and help()
+
+    def _codecs(self, handler: Any, input: Any, output: Any) -> tuple[Codec, Codec]:
+        input_type, output_type, names = handler_types(handler, input, output)
+        return (
+            codec_for(input_type, where=f"The input type of {self.name!r}", localns=names),
+            codec_for(output_type, where=f"The output type of {self.name!r}", localns=names),
+        )
 
     def __call__(self, job: RunningJob[InputT_contra]) -> OutputT_co:
         if self.handler is None:
@@ -80,6 +103,33 @@ class JobType(Generic[InputT_contra, OutputT_co]):
 
     def __repr__(self) -> str:
         return f"<JobType {self.name!r}>"
+
+    @overload
+    def start(
+        self: JobType[InputT, Continuation], input: InputOf[InputT], *, conn: Any = None, **options: Unpack[ChainOptions]
+    ) -> Chain[Any]: ...
+
+    @overload
+    def start(
+        self: JobType[InputT, OutputT], input: InputOf[InputT], *, conn: Any = None, **options: Unpack[ChainOptions]
+    ) -> Chain[OutputT]: ...
+
+    @overload
+    def start(
+        self: JobType[None, Continuation], input: None = None, *, conn: Any = None, **options: Unpack[ChainOptions]
+    ) -> Chain[Any]: ...
+
+    @overload
+    def start(
+        self: JobType[None, OutputT], input: None = None, *, conn: Any = None, **options: Unpack[ChainOptions]
+    ) -> Chain[OutputT]: ...
+
+    def start(self, input: Any = None, *, conn: Any = None, **options: Any) -> Chain[Any]:
+        """Start a chain of this type in the app that defines it: `app.start_chain(this, input, ...)`."""
+        return self._app().start_chain(self, input, conn=conn, **options)
+
+    def _app(self) -> StartsChains:
+        return app_of(self, self._registry)
 
     def resolve_backoff(self, worker_backoff: BackoffOption | None = None) -> BackoffOption:
         """How retries of this type back off on a worker with this option."""

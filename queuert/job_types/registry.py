@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from queuert.errors import DuplicateJobTypeError, UnknownJobTypeError
-from queuert.job_types.handlers import check_handler, handler_name
+from queuert.job_types.handlers import check_handler, check_task, handler_name
 from queuert.job_types.job_type import JobType, check_name
 from queuert.job_types.options import BackoffOption, JobOptions, JobTypeOrName, TypeOptions
+from queuert.job_types.starting import AppOf
+from queuert.job_types.task import Task
 from queuert.options import UNSET, Duration, Lease, _Unset
 
 if TYPE_CHECKING:
@@ -24,21 +26,19 @@ if TYPE_CHECKING:
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
-
-
-class _Never:
-    """Nobody has one of these."""
-
-
-# What may be passed as the input of a JobType[InputT, ...]. The second half is for mypy, which infers an argument whose
-# type mentions a callable last: by then it knows InputT from the job type, and reads a literal as what is expected.
-InputOf = Union[InputT, Callable[[InputT, _Never], _Never]]
+P = ParamSpec("P")
 
 
 class JobDecorator(Protocol):
     """What `job(...)` with arguments returns: the type of the input comes from the handler's annotation."""
 
     def __call__(self, handler: Callable[[RunningJob[InputT]], OutputT], /) -> JobType[InputT, OutputT]: ...
+
+
+class TaskDecorator(Protocol):
+    """What `task(...)` with arguments returns."""
+
+    def __call__(self, function: Callable[P, OutputT], /) -> Task[P, OutputT]: ...
 
 
 class DefinesJobTypes:
@@ -90,22 +90,67 @@ class DefinesJobTypes:
         The name defaults to the function's, the types of input and output to its annotations. `continues_with` and
         `blockers` name what may follow and what must come before; None does not check.
         """
-        options = TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware)
+        definition = {
+            "entry": entry,
+            "continues_with": continues_with,
+            "blockers": blockers,
+            "input": input,
+            "output": output,
+            "options": TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
+        }
+        return self._decorator(name, check_handler, JobType, definition)
 
-        def decorate(handler: Callable[..., Any]) -> JobType[Any, Any]:
-            if isinstance(handler, JobType):
-                raise TypeError(f"A handler must be a function, not {handler!r}.")
-            check_handler(handler)
-            return self._job_types._add(
-                handler_name(handler) if name is None or callable(name) else name,
-                handler,
-                entry=entry,
-                continues_with=continues_with,
-                blockers=blockers,
-                input=input,
-                output=output,
-                options=options,
-            )
+    @overload
+    def task(self, function: Callable[P, OutputT], /) -> Task[P, OutputT]: ...
+
+    @overload
+    def task(self, name: str | None = None, **options: Unpack[JobOptions]) -> TaskDecorator: ...
+
+    def task(
+        self,
+        name: str | Callable[..., Any] | None = None,
+        *,
+        entry: bool = True,
+        continues_with: Iterable[JobTypeOrName] | None = None,
+        blockers: Iterable[JobTypeOrName] | None = None,
+        output: object = None,
+        max_attempts: int | _Unset | None = UNSET,
+        backoff: BackoffOption | _Unset | None = UNSET,
+        lease: Lease | _Unset | None = UNSET,
+        timeout: Duration | _Unset | None = UNSET,
+        priority: int | _Unset = UNSET,
+        middleware: Sequence[object] = (),
+    ) -> Any:
+        """Make a plain function a job: `@app.task`, or `@app.task("name", ...)` with the options of `job`.
+
+        Its parameters are the input, by name, checked by their annotations; its return value is the output.
+        `resize.start("a.png", width=400)` starts a chain, `resize("a.png", width=400)` calls the function. Inside,
+        `queuert.current_job()` is the running job.
+        """
+        definition = {
+            "entry": entry,
+            "continues_with": continues_with,
+            "blockers": blockers,
+            "output": output,
+            "options": TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
+        }
+        return self._decorator(name, check_task, Task, definition)
+
+    def _decorator(
+        self,
+        name: str | Callable[..., Any] | None,
+        check: Callable[[object], None],
+        kind: type[JobType[Any, Any]],
+        definition: dict[str, Any],
+    ) -> Any:
+        """The job type of a function, or, where only options were given, what makes one of it."""
+
+        def decorate(function: Callable[..., Any]) -> JobType[Any, Any]:
+            if isinstance(function, JobType):
+                raise TypeError(f"A handler must be a function, not {function!r}.")
+            check(function)
+            named = handler_name(function) if name is None or callable(name) else name
+            return self._job_types._add(named, function, kind=kind, **definition)
 
         if callable(name):
             return decorate(name)
@@ -183,6 +228,8 @@ class JobTypes(DefinesJobTypes):
         self.options: Final[TypeOptions] = TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware)
         self._all: dict[str, JobType[Any, Any]] = {}  # its own types, and those of all it includes
         self._included_by: weakref.WeakSet[JobTypes] = weakref.WeakSet()
+        # The app whose own registry it is.
+        self.belongs_to: AppOf | None = None
 
     @property
     def _job_types(self) -> JobTypes:
@@ -221,9 +268,14 @@ class JobTypes(DefinesJobTypes):
         return name_or_type in self._all
 
     def _add(
-        self, name: str, handler: Callable[..., Any] | None, *, options: TypeOptions, **definition: Any
+        self,
+        name: str,
+        handler: Callable[..., Any] | None,
+        *,
+        kind: type[JobType[Any, Any]] = JobType,
+        **definition: Any,
     ) -> JobType[Any, Any]:
-        job_type: JobType[Any, Any] = JobType(name, handler, options=options, registry_options=self.options, **definition)
+        job_type = kind(name, handler, registry=self, **definition)
         with _registration:
             _publish([job_type], self._and_includers())
         return job_type
@@ -237,6 +289,10 @@ class JobTypes(DefinesJobTypes):
                 raise ValueError("A registry cannot include itself.")
             _publish(list(other._all.values()), registries)
             other._included_by.add(self)
+
+    def included_by(self) -> list[JobTypes]:
+        """The registries that include this one directly."""
+        return list(self._included_by)
 
     def _and_includers(self) -> list[JobTypes]:
         """This registry and all that include it, directly or not."""

@@ -27,7 +27,7 @@ from queuert.job_types import JobType
 from queuert.model import Chain, Job, Status
 from queuert.notify.protocol import ANYTHING
 from queuert.options import BackoffFunction
-from queuert.running_job import Continuation, JobInterruptedError, Reason, RunningJob, Signal
+from queuert.running_job import Continuation, JobInterruptedError, Reason, RunningJob, Signal, running_here
 from queuert.storage.protocol import Block, Commit, Session
 from queuert.worker.completing import CompletingBlock, completion_of
 from queuert.worker.outcome import Outcome, Record, causes, failed, known_reason, lost_reason, record, rescheduled
@@ -168,7 +168,11 @@ class AttemptRun:
             around = getattr(layer, "around_attempt", None)
             if around is not None:
                 call = functools.partial(around, running, call)
-        return call()
+        before = running_here.set(running)
+        try:
+            return call()
+        finally:
+            running_here.reset(before)
 
     # After the handler
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from queuert import Continuation, JobTypes, NewChain, Queuert, RunningJob
+from queuert import Continuation, JobTypes, NewChain, Queuert, RunningJob, current_job
 
 app = Queuert("sqlite:///:memory:")
 orders = JobTypes()
@@ -108,3 +108,36 @@ app.get_job("id", type_name=5)  # error
 app.list_chains(types=[5])  # error
 app.list_jobs(statuses=[5])  # error
 app.wait_for(None)  # error
+
+
+ship_order.start(Wrong())  # error
+ship_order.start()  # error
+tick.start(Order(1))  # error
+ship_order.start(Order(1), colour="red")  # error
+number: int = app.result(ship_order.start(Order(1)))  # error
+print(app.wait_for(ship_order.start(Order(1))).output.nonsense)  # error
+text: str = app.wait_for(ship_order.start(Order(1)), timeout=3).output  # error
+
+
+@app.task
+def resize(path: str, width: int = 100, *, crop: bool = False) -> tuple[int, int]:
+    current_job().fail("X")  # error
+    return width, width
+
+
+@orders.task("later", after=3)  # error
+def later() -> None: ...
+
+
+resize.start()  # error
+resize.start(5)  # error
+resize.start("a.png", height=3)  # error
+resize.start("a.png", "wide")  # error
+resize.start("a.png", 3, True)  # error
+resize.using(after=3).start()  # error
+resize.using(after=3).start("a.png", width="x")  # error
+resize.using(path="a.png")  # error
+resize(5)  # error
+number = app.result(resize.start("a.png"))  # error
+app.start_chain(resize, "a.png")  # error
+app.result(5.5)  # error

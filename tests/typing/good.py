@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Optional, TypedDict
 
-from queuert import Backoff, Continuation, JobTypes, Lease, NewChain, Queuert, RunningJob, Status
+from queuert import Backoff, Chain, Continuation, JobTypes, Lease, NewChain, Queuert, RunningJob, Status, current_job
 
 app = Queuert("sqlite:///:memory:")
 orders = JobTypes(max_attempts=3, lease=Lease(30))
@@ -144,3 +144,54 @@ app.list_chains(types=[charge_card, "ship-order"], statuses=[Status.PENDING, "fa
 app.list_jobs(job_ids=[chain, chain.id], types=["charge-card"])
 pending: int = app.stats().by_status["pending"] + app.stats().by_status[Status.PENDING]
 app.cancel_chains([chain, chain.id, uuid.uuid4()])
+
+
+# A job type starts itself, and its chain knows its output
+
+ship_order.start(Order(1)).output["shipped"] + 1
+ship_order.start(Express(1), conn=None, after=5, priority=1)
+perhaps.start(None, after=3)
+tick.start()
+tick.start(after=3)
+many.start([Order(1)])
+number: int = app.result(app.start_chain(perhaps, Order(1)), timeout=5)
+weight: float = app.wait_for(weigh.start({"weight": 2}), timeout=5).output
+anything: str = app.result(charge_card.start(Order(1)))
+anything = app.wait_for("id").output
+anything = app.result(uuid.uuid4())
+total: float = sum(each.output for each in [prices.start({"a": 1})])
+
+
+@app.task
+def resize(path: str, width: int = 100, *, crop: bool = False) -> tuple[int, int]:
+    job = current_job()
+    if job is not None and job.attempt > 1:
+        job.fail("IMAGE:BROKEN")
+    return width, width
+
+
+@orders.task("clean-up", max_attempts=3, timeout=5, entry=True)
+def clean_up() -> None: ...
+
+
+@orders.task()
+def first_step(number: int) -> Continuation:
+    job = current_job()
+    assert job is not None
+    return job.continue_with(resize, {"path": "a.png"})
+
+
+size: tuple[int, int] = app.result(resize.start("a.png"))
+size = app.wait_for(resize.start("a.png", width=400, crop=True)).output
+size = resize("a.png", 5)
+size = app.result(resize.using(after=60, priority=5).start("a.png", 3))
+clean_up.start()
+clean_up.using(conn=object()).start()
+anything = app.result(first_step.start(1))
+app.start_chain(resize, {"path": "a.png"}, after=3)
+app.start_chains([NewChain(resize, {"path": "a.png"})])
+app.get_chain(resize.start("a.png"), type_name=resize)
+
+
+def untouched(chain: Chain) -> Chain[int]:
+    return chain
