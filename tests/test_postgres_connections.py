@@ -913,7 +913,6 @@ def test_what_is_worth_trying_again(database: PostgresDatabase) -> None:
     for other in (
         psycopg.errors.UniqueViolation(),
         psycopg.errors.UndefinedTable(),
-        psycopg.errors.QueryCanceled(),
         KeyError(),
     ):
         assert not database.is_transient(other), other

@@ -18,7 +18,7 @@ from queuert.errors import StaleSnapshotError, TransactionMisuseError
 from queuert.hooks import Hooks
 from queuert.postgres.connection import OwnConnection
 from queuert.postgres.direct import DirectConnection
-from queuert.postgres.errors import FIXED_SNAPSHOT, LEASE_LOST
+from queuert.postgres.errors import FIXED_SNAPSHOT, LEASE_LOST, has_stale_statements
 from queuert.postgres.session import BlockSession, Connection, OurCursor, sync
 from queuert.postgres.transaction import begin, check_still_open
 from queuert.storage.loader import Query
@@ -173,6 +173,8 @@ class PostgresBlock(Block):
         conn = self._conn
         if os.getpid() != self._pid:
             return
+        if has_stale_statements(error):
+            conn.close()
         if isinstance(conn, OwnConnection):
             conn.lent = False
             if not conn.closed and conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:

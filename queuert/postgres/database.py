@@ -40,6 +40,7 @@ from queuert.storage import forks
 from queuert.storage.loader import Script
 from queuert.storage.names import TABLES, Names
 from queuert.storage.protocol import Block, Database
+from queuert.storage.trouble import Trouble
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import Target, parse_target
 
@@ -104,7 +105,12 @@ class PostgresDatabase(Database):
     def read(self) -> Iterator[PostgresSession]:
         self._refuse_inside_block()
         with self._borrow() as conn:
-            yield PostgresSession(conn)
+            try:
+                yield PostgresSession(conn)
+            except psycopg.Error as error:
+                if errors.has_stale_statements(error):
+                    conn.close()
+                raise
 
     def run(
         self,
@@ -180,8 +186,8 @@ class PostgresDatabase(Database):
 
     # Errors
 
-    def is_transient(self, error: BaseException) -> bool:
-        return errors.is_transient(error)
+    def trouble(self, error: BaseException) -> Trouble | None:
+        return errors.trouble(error)
 
     def missing(self, error: BaseException) -> str | None:
         return errors.missing(error)

@@ -10,7 +10,7 @@ from psycopg import pq
 
 from queuert.errors import TransactionMisuseError
 from queuert.hooks import Hooks
-from queuert.postgres.errors import GONE
+from queuert.postgres.errors import GONE, has_stale_statements
 from queuert.postgres.session import Connection, PostgresSession
 
 T = TypeVar("T")
@@ -41,6 +41,9 @@ class Try:
             conn.commit()
             return result
         except psycopg.Error as error:
+            if has_stale_statements(error) and not conn.closed:
+                conn.close()
+                self.unknown = False  # the server has refused it
             self.lost = bool(conn.closed) or error.sqlstate in GONE
             raise
 

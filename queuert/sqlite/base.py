@@ -20,7 +20,7 @@ from queuert.notify.protocol import Notifier
 from queuert.options import Duration, seconds
 from queuert.sqlite.connections import open_connection
 from queuert.sqlite.dialect import SQLITE
-from queuert.sqlite.errors import is_transient, missing, raise_explained
+from queuert.sqlite.errors import missing, raise_explained, trouble
 from queuert.sqlite.guard import GuardedConnection
 from queuert.sqlite.opening import (
     Synchronous,
@@ -41,6 +41,7 @@ from queuert.storage.loader import Script
 from queuert.storage.migrations import status
 from queuert.storage.names import Names
 from queuert.storage.protocol import Database
+from queuert.storage.trouble import Trouble
 from queuert.storage.unwrap import unwrap, wrong_connection
 from queuert.storage.urls import MEMORY, absolute
 
@@ -57,6 +58,7 @@ class SqliteBase(Database):
     dialect = SQLITE
     loses_answers = False
     stores_nul = True
+    may_come_up = False
 
     def __init__(
         self,
@@ -108,8 +110,8 @@ class SqliteBase(Database):
             if any(file for _, name, file in run_pragma(raw, "database_list") if name == "main"):
                 switch_to_wal(raw, self.path, self.busy_timeout)
 
-    def is_transient(self, error: BaseException) -> bool:
-        return is_transient(error)
+    def trouble(self, error: BaseException) -> Trouble | None:
+        return trouble(error)
 
     def missing(self, error: BaseException) -> str | None:
         return missing(error)

@@ -28,6 +28,7 @@ from queuert.sqlite.transaction import BUSY_TRIES, SNAPSHOT_TRIES
 from queuert.storage import forks
 from queuert.storage.loader import Query
 from queuert.storage.protocol import Block, ManagedBlock, Params, Row
+from queuert.storage.trouble import Trouble
 from queuert.storage.unwrap import driver_error
 
 T = TypeVar("T")
@@ -175,8 +176,8 @@ class BorrowedSqlite(SqliteBase):
         session: LentSession | None = getattr(self._thread, "lent", None)
         return session
 
-    def is_transient(self, error: BaseException) -> bool:
-        return super().is_transient(driver_error(error))
+    def trouble(self, error: BaseException) -> Trouble | None:
+        return super().trouble(driver_error(error))
 
     @contextmanager
     def _turn(self, *, writes: bool) -> Iterator[None]:

@@ -27,6 +27,7 @@ from queuert.errors import TransactionRequiredError
 from queuert.hooks import Hooks
 from queuert.storage.loader import Dialect, Query, Script
 from queuert.storage.names import Names
+from queuert.storage.trouble import Trouble
 
 if TYPE_CHECKING:
     from queuert.notify.protocol import Notifier
@@ -155,6 +156,8 @@ class Database(ABC):
     loses_answers: bool
     # Whether text may hold a NUL character.
     stores_nul: bool
+    # Whether a worker may start before the database is there: a server comes up by itself, a file that is not there does not.
+    may_come_up = True
     # Entered around every attempt, from before the handler to after the commit: what a framework needs there.
     around_attempt: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -211,8 +214,12 @@ class Database(ABC):
     # Errors
 
     @abstractmethod
+    def trouble(self, error: BaseException) -> Trouble | None:
+        """What an error means: an outage, a job's own fault or a broken set-up; None where it is not one of the database."""
+
     def is_transient(self, error: BaseException) -> bool:
         """Whether trying again later can help: the database is busy, down, or chose this transaction as a deadlock's victim."""
+        return self.trouble(error) is Trouble.OUTAGE
 
     @abstractmethod
     def missing(self, error: BaseException) -> str | None:

@@ -29,6 +29,7 @@ from queuert.notify.protocol import ANYTHING
 from queuert.options import BackoffFunction
 from queuert.running_job import Continuation, JobInterruptedError, Reason, RunningJob, Signal, running_here
 from queuert.storage.protocol import Block, Commit, Session
+from queuert.storage.trouble import Trouble
 from queuert.worker.completing import CompletingBlock, completion_of
 from queuert.worker.outcome import Outcome, Record, causes, failed, known_reason, lost_reason, record, rescheduled
 
@@ -79,6 +80,8 @@ class AttemptRun:
         self._spoiled: BaseException | None = None
         # A transaction was lost by what the database did, and not by what the handler did.
         self._failed_by_database = False
+        # The handler has done its part: what goes wrong now is ours.
+        self._handler_done = False
         self._closed_by_handler = False
         self._observed: observing.Observed | None = None
         # Seconds from the handler's start to its end.
@@ -192,7 +195,7 @@ class AttemptRun:
         """Complete the job in the handler's own transaction, and commit it."""
         block, self._block = self._block, None
         assert block is not None
-        self._failed_by_database = True  # if anything does: the handler's part is over
+        self._failed_by_database = self._handler_done = True
         try:
             commit = self._complete_and_commit(block, completion)
             if self._settles and not commit.ended:
@@ -267,6 +270,8 @@ class AttemptRun:
             # Not all at once: those that failed together might do so again.
             pause = TRANSIENT_PAUSE * 2 ** min(self.job.attempts_forgiven, 20) * random.uniform(0.5, 1.5)
             return Outcome(record=self._again(min(pause, LONGEST_TRANSIENT_PAUSE), error_detail(error)))
+        if self._handler_done and self._context.database.trouble(error) is Trouble.SET_UP:
+            return Outcome(record=self._again(0.0, error_detail(error)), fatal=error)
         return Outcome(record=self._failure(error, error_code(error, self._context.settings.error_codes)))
 
     def failed(self, error: BaseException) -> Outcome:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from queuert.context import Context
 from queuert.worker.events import Events
 from queuert.worker.leases import Held, LeaseKeeper
+from queuert.worker.outage import Outage
 from queuert.worker.outcome import Outcome
 from queuert.worker.results import Result, ResultWriter
 
@@ -53,8 +54,6 @@ class Completer:
         spawn: Callable[[str, Callable[[], None]], None],
         more_to_come: Callable[[], bool],
     ) -> None:
-        self._database = context.database
-        self._worker_id = worker_id
         self._writer = ResultWriter(context, worker_id)
         self._keeper = keeper
         self._events = events
@@ -70,7 +69,16 @@ class Completer:
         self._idle = False
         self._ending = False
         self._hopeless = threading.Event()
-        self._out = False
+        # Without the errors' texts, which may quote a result.
+        self._outage = Outage(
+            context,
+            worker_id,
+            "Results cannot be written",
+            "Results are written again.",
+            first=FIRST_PAUSE,
+            longest=LONGEST_PAUSE,
+            quotes=False,
+        )
         self._gone = False
 
     def put(self, held: Held, outcome: Outcome) -> None:
@@ -164,21 +172,17 @@ class Completer:
 
     def _insist(self, group: list[Result], *, wait: bool) -> list[Result]:
         """Write a group, however long the database is away."""
-        pause = FIRST_PAUSE
         while True:
             try:
                 locked = self._writer.write(group, wait=wait)
             except Exception as error:
-                if not self._database.is_transient(error):
-                    raise
-                self._unreachable(error)
+                pause = self._outage.meet(error)
                 self._drop_lost(group)
-                if self._hopeless.wait(pause * random.uniform(0.8, 1.2)):
+                if self._hopeless.wait(pause):
                     self._abandon(group)
                     return []
-                pause = min(pause * 2, LONGEST_PAUSE)
                 continue
-            self._reachable()
+            self._outage.is_over()
             return locked
 
     def _later(self, result: Result) -> None:
@@ -218,15 +222,3 @@ class Completer:
                 "run out and they run again.",
                 len(left),
             )
-
-    def _unreachable(self, error: Exception) -> None:
-        if not self._out:
-            self._out = True
-            about = {"event": "database_unreachable", "worker_id": self._worker_id}
-            # Without the error's text, which may quote a result.
-            logger.warning("Results cannot be written (%s); trying again.", type(error).__name__, extra=about)
-
-    def _reachable(self) -> None:
-        if self._out:
-            self._out = False
-            logger.info("Results are written again.", extra={"event": "database_back", "worker_id": self._worker_id})

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
 import time
 from collections import deque
@@ -29,6 +28,7 @@ from queuert.worker import suspects
 from queuert.worker.claimer import Claimer
 from queuert.worker.events import Events
 from queuert.worker.leases import Held, LeaseKeeper
+from queuert.worker.outage import Outage
 from queuert.worker.slots import Slots
 
 logger = logging.getLogger("queuert.worker")
@@ -95,7 +95,14 @@ class Dispatcher:
         self._rate = 0.0
         self._counted_at = time.monotonic()
         self._counted = 0
-        self._outage = 0.0
+        self._outage = Outage(
+            context,
+            worker_id,
+            "Jobs cannot be claimed",
+            "Jobs are claimed again.",
+            first=OUTAGE_PAUSE,
+            longest=LONGEST_OUTAGE_PAUSE,
+        )
 
     def attach(self, slots: Slots) -> None:
         self._slots = slots
@@ -144,11 +151,10 @@ class Dispatcher:
                 try:
                     pause = self._step(time.monotonic())
                 except Exception as error:
-                    if not self._context.database.is_transient(error):
-                        raise
-                    self._unreachable(error)
+                    self._more = True
+                    self._stopping.wait(self._outage.meet(error))
                     continue
-                self._reachable()
+                self._outage.is_over()
                 if pause > 0 and not self._stopping.is_set():
                     self._wake.wait(pause)
             self.return_all()
@@ -172,7 +178,7 @@ class Dispatcher:
         if not self._more or limit <= 0:
             return self._until(time.monotonic())
         claimed = self._claimer.claim(limit, running=[held.job.id for held in self._slots.running_jobs()], only=only)
-        self._reachable()
+        self._outage.is_over()
         if claimed:
             self._keeper.take(claimed)
             self._slots.submit(claimed)
@@ -317,25 +323,9 @@ class Dispatcher:
             try:
                 self._return()
             except Exception as error:
-                if not self._context.database.is_transient(error):
-                    raise
+                pause = self._outage.meet(error)
                 if self._give_up():
                     logger.warning("%d claimed jobs could not be given back; their leases run out.", len(self._returned))
                     self._forget(len(self._returned))
                     return
-                time.sleep(OUTAGE_PAUSE)
-
-    # Outages
-
-    def _unreachable(self, error: Exception) -> None:
-        if not self._outage:
-            about = {"event": "database_unreachable", "worker_id": self._worker_id}
-            logger.warning("Jobs cannot be claimed (%s: %s); trying again.", type(error).__name__, error, extra=about)
-        self._outage = min(max(OUTAGE_PAUSE, self._outage * 2), LONGEST_OUTAGE_PAUSE)
-        self._more = True
-        self._stopping.wait(self._outage * random.uniform(0.8, 1.2))
-
-    def _reachable(self) -> None:
-        if self._outage:
-            self._outage = 0.0
-            logger.info("Jobs are claimed again.", extra={"event": "database_back", "worker_id": self._worker_id})
+                time.sleep(min(pause, OUTAGE_PAUSE))

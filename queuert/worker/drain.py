@@ -16,6 +16,7 @@ from queuert.options import Duration, seconds
 from queuert.worker.attempt import AttemptRun
 from queuert.worker.claimer import Claimer, checked_types
 from queuert.worker.leases import Held
+from queuert.worker.leaving import give_back
 from queuert.worker.reaper import reap
 from queuert.worker.results import Result, ResultWriter
 from queuert.worker.worker import worker_id
@@ -63,9 +64,17 @@ class _Drain:
                     break
                 results += self._run_one(unstarted.pop(0), results)
         finally:
-            self._writer.write(results, wait=True)
+            self._write(results)
             if unstarted:
                 self._give_back(unstarted)
+
+    def _write(self, results: list[Result]) -> None:
+        try:
+            self._writer.write(results, wait=True)
+        except Exception:
+            left = [result.held for result in results if not result.done]
+            give_back(self._context, self._id, left, "The result could not be written.")
+            raise
 
     def _run_one(self, held: Held, results: list[Result]) -> list[Result]:
         held.attempt = attempt = AttemptRun(self._context, held.job, held.job_type, worker_id=self._id, claimed=held.claimed)

@@ -52,9 +52,11 @@ from queuert.model import Job
 from queuert.observing import facts
 from queuert.options import Lease
 from queuert.running_job import Reason
+from queuert.storage.trouble import Trouble
 from queuert.worker import suspects
 from queuert.worker.attempt import AttemptRun
 from queuert.worker.events import Events
+from queuert.worker.outage import Outage
 from queuert.worker.outcome import lost_reason
 
 logger = logging.getLogger("queuert.worker")
@@ -90,6 +92,7 @@ class Held:
         "lease",
         "lost",
         "over",
+        "refused",
         "renew_at",
         "started",
         "trusted_until",
@@ -111,6 +114,8 @@ class Held:
         """Why the lease is gone, once that is known."""
         self.over = False
         """The handler has ended; only its result is still to be written."""
+        # Whether the database refuses to renew this very lease.
+        self.refused = False
         self.turn = False
         """It is a suspect, and has this process's turn until its result is written."""
 
@@ -141,7 +146,14 @@ class LeaseKeeper:
         self._doubt_all = False
         self._looked_at = -math.inf
         self._ending = False
-        self._out = False
+        self._outage = Outage(
+            context,
+            worker_id,
+            "Leases cannot be renewed",
+            "Leases are renewed again.",
+            first=LONGEST_RETRY,
+            longest=LONGEST_RETRY,
+        )
         self._wake = threading.Event()
 
     # For the other threads.
@@ -262,11 +274,13 @@ class LeaseKeeper:
             missing = [held for held in due if held.job.id not in renewed]
             states = self._states(missing) if missing else {}
         except Exception as error:
-            if not self._context.database.is_transient(error):
-                raise
-            self._unreachable(due, error)
+            if self._context.database.trouble(error) is Trouble.JOB:
+                self._refused(due, error)
+            else:
+                self._outage.meet(error)
+                self._not_renewed(due)
             return
-        self._reachable()
+        self._outage.is_over()
         for held in due:
             if held.job.id in renewed:
                 held.trusted_until = started + held.lease.duration
@@ -294,8 +308,7 @@ class LeaseKeeper:
         try:
             states = self._states(doubted)
         except Exception as error:
-            if not self._context.database.is_transient(error):
-                raise
+            self._outage.meet(error)
             self._doubt_all = True
             return
         for held in doubted:
@@ -315,21 +328,25 @@ class LeaseKeeper:
         logger.info("The lease of %s is lost: %s.", held, reason.replace("_", " "), extra=about)
         held.lose(reason)
 
-    def _unreachable(self, due: Sequence[Held], error: Exception) -> None:
+    def _refused(self, due: Sequence[Held], error: Exception) -> None:
+        """The database refuses one of these leases, as a trigger can: find out which, so that the others are renewed."""
+        if len(due) > 1:
+            self._renew(due[: len(due) // 2])
+            self._renew(due[len(due) // 2 :])
+            return
+        [held] = due
+        if not held.refused:
+            held.refused = True
+            about = {"event": "renewal_refused", **facts(held.job, self._worker_id)}
+            logger.warning("The lease of %s cannot be renewed: %s.", held, type(error).__name__, extra=about)
+        self._not_renewed(due)
+
+    def _not_renewed(self, due: Sequence[Held]) -> None:
         now = time.monotonic()
-        if not self._out:
-            self._out = True
-            about = {"event": "database_unreachable", "worker_id": self._worker_id}
-            logger.warning("Leases cannot be renewed (%s: %s); trying again.", type(error).__name__, error, extra=about)
         for held in due:
             held.renew_at = now + _retry_pause(held)
             if held.trusted_until <= now and not held.over:
                 held.tell("taken_by_another_worker")
-
-    def _reachable(self) -> None:
-        if self._out:
-            self._out = False
-            logger.info("Leases are renewed again.", extra={"event": "database_back", "worker_id": self._worker_id})
 
 
 def _retry_pause(held: Held) -> float:

@@ -38,6 +38,8 @@ class Outcome:
     committed: bool = False
     # `complete()` has written the completion, which is on its way to the disk: see `AttemptRun.settle`.
     commit: Commit | None = None
+    # The set-up is broken, and not the job: the worker stops with this.
+    fatal: BaseException | None = None
 
     @property
     def lost(self) -> bool:

@@ -14,6 +14,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from datetime import datetime
 
 from queuert import observing
 from queuert.chains.attempts import end_attempts
@@ -22,7 +23,9 @@ from queuert.error_codes import MAX_DETAIL, WORKER_LOST, clean
 from queuert.model import Job
 from queuert.options import Backoff, BackoffFunction
 from queuert.storage.protocol import Session
+from queuert.storage.trouble import Trouble
 from queuert.worker.events import Events
+from queuert.worker.outage import Outage
 from queuert.worker.outcome import Record, record, retry_or_fail
 
 logger = logging.getLogger("queuert.worker")
@@ -40,6 +43,7 @@ class Reaper:
     def __init__(
         self,
         context: Context,
+        worker_id: str,
         *,
         interval: float,
         backoff: BackoffFunction | None,
@@ -52,25 +56,23 @@ class Reaper:
         self._holds = holds
         self._events = events
         self._stopping = threading.Event()
+        self._outage = Outage(
+            context, worker_id, "Leases cannot be checked", "Leases are checked again.", first=interval, longest=interval
+        )
 
     def stop(self) -> None:
         self._stopping.set()
 
     def run(self) -> None:
         pause = self._interval * random.uniform(0, START_WITHIN)
-        out = False
         while not self._stopping.wait(pause):
             pause = self._interval * random.uniform(0.75, 1.0)
             try:
                 reap(self._context, self._backoff, self._holds, self._stopping.is_set)
             except Exception as error:
-                if not self._context.database.is_transient(error):
-                    raise
-                if not out:
-                    logger.warning("Leases cannot be checked (%s: %s); trying again.", type(error).__name__, error)
-                out = True
+                self._outage.meet(error)
                 continue
-            out = False
+            self._outage.is_over()
             self._events.happened("reaped")
 
 
@@ -83,25 +85,63 @@ def reap(
     """Take back all jobs whose leases have ended by now; how many."""
     with context.explained(), context.database.read() as session:
         now = context.repository.clock(session)
-    total = 0
-
-    def work(session: Session) -> tuple[int, int]:
-        expired = context.repository.lock_expired(session, now, BATCH)
-        lost = [job for job in expired if not holds(job.id, job.lease_token)]
-        items = [_lost(context, job, backoff) for job in lost]
-        ended = end_attempts(context, session, items) if lost else set()
-        observing.reaped(context, session, [each for each in zip(lost, items, strict=True) if each[0].id in ended])
-        return len(expired), len(ended)
-
+    reaping = _Reaping(context, backoff, holds, now)
     while not stopping():
-        found, ended = context.database.run(work)
-        total += ended
-        if found < BATCH or not ended:
+        if not reaping.step():
             break
+    total = reaping.total
     if total:
         about = {"event": "reaped", "jobs": total}
         logger.warning("%d jobs were taken back from workers that are gone.", total, extra=about)
     return total
+
+
+class _Reaping:
+    """One look at the leases that had ended by a time, in batches."""
+
+    def __init__(
+        self, context: Context, backoff: BackoffFunction | None, holds: Callable[[str, int | None], bool], now: datetime
+    ) -> None:
+        self._context = context
+        self._backoff = backoff
+        self._holds = holds
+        self._now = now
+        self._singly = False
+        self.total = 0
+
+    def step(self) -> bool:
+        """Take back a batch; whether there may be more."""
+        try:
+            found, ended = self._context.database.run(self._work)
+        except Exception as error:
+            if self._singly or self._context.database.trouble(error) is not Trouble.JOB:
+                raise
+            self._singly = True  # one of them is refused, as a trigger can: not at the others' cost
+            return True
+        self.total += ended
+        return found >= BATCH and ended > 0
+
+    def _work(self, session: Session) -> tuple[int, int]:
+        context = self._context
+        expired = context.repository.lock_expired(session, self._now, BATCH)
+        lost = [(job, _lost(context, job, self._backoff)) for job in expired if not self._holds(job.id, job.lease_token)]
+        ended: set[str] = set()
+        for group in [[each] for each in lost] if self._singly else [lost]:
+            ended |= self._end(session, [item for _, item in group]) if group else set()
+        observing.reaped(context, session, [each for each in lost if each[0].id in ended])
+        return len(expired), len(ended)
+
+    def _end(self, session: Session, items: list[Record]) -> set[str]:
+        if not self._singly:
+            return end_attempts(self._context, session, items)
+        try:
+            with session.savepoint():
+                return end_attempts(self._context, session, items)
+        except Exception as error:
+            if self._context.database.trouble(error) is not Trouble.JOB:
+                raise
+            logger.warning("The job %s cannot be taken back: %s.", items[0]["id"], type(error).__name__)
+            return set()
 
 
 def _lost(context: Context, job: Job, backoff: BackoffFunction | None) -> Record:

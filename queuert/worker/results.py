@@ -6,9 +6,9 @@ the offender stands alone, and that one becomes a failed attempt with the error'
 A group must not wait for a stranger's transaction either. Rows that somebody has locked are left out, and come back to the
 caller for another time.
 
-An error that passes (the database restarts, or is busy) is raised; what was written before it is marked, and calling again
-writes the rest. It may be that COMMIT succeeded and only its answer was lost: a completed job that carries our worker and
-our token says so.
+An error that passes (the database restarts, its disk is full, it is busy) is raised, and so is one of a broken set-up; what
+was written before it is marked, and calling again writes the rest. It may be that COMMIT succeeded and only its answer was
+lost: a completed job that carries our worker and our token says so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from queuert.model import Job, Status
 from queuert.notify.protocol import ANYTHING
 from queuert.observing import facts
 from queuert.storage.protocol import Session
+from queuert.storage.trouble import Trouble
 from queuert.worker.leases import Held
 from queuert.worker.outcome import Outcome, Record
 
@@ -66,6 +67,8 @@ class ResultWriter:
             if self._context.database.is_transient(error):
                 for result in open_:
                     result.unsure = True
+                raise
+            if self._context.database.trouble(error) is Trouble.SET_UP:
                 raise
             if len(open_) > 1:
                 middle = len(open_) // 2

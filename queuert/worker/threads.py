@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from queuert.context import Context
+from queuert.errors import DatabaseUnavailableError
 from queuert.notify.protocol import Channel, Notice, Subscription
 from queuert.options import BackoffFunction, Lease
 from queuert.worker.attempt import AttemptRun
@@ -34,6 +35,7 @@ from queuert.worker.dispatcher import Dispatcher
 from queuert.worker.events import Events
 from queuert.worker.housekeeping import Chore, Housekeeper
 from queuert.worker.leases import Held, LeaseKeeper
+from queuert.worker.leaving import give_back
 from queuert.worker.reaper import Reaper
 from queuert.worker.slots import Slots
 
@@ -89,6 +91,7 @@ class WorkerThreads:
         self._dispatcher.attach(self._slots)
         self._reaper = Reaper(
             context,
+            worker_id,
             interval=options.reap_interval,
             backoff=options.backoff,
             holds=self._keeper.holds,
@@ -122,7 +125,9 @@ class WorkerThreads:
         try:
             self._claimer.next_due()
         except Exception as error:
-            if not self._context.database.is_transient(error):
+            database = self._context.database
+            missing = isinstance(error, DatabaseUnavailableError) and not database.may_come_up
+            if missing or not database.is_transient(error):
                 raise
             logger.warning("The database is not there yet (%s: %s).", type(error).__name__, error)
 
@@ -197,6 +202,8 @@ class WorkerThreads:
             self._keeper.let_go([held])
         else:
             self._completer.put(held, outcome)
+        if outcome.fatal is not None:
+            raise outcome.fatal
 
     # Ending
 
@@ -274,12 +281,19 @@ class WorkerThreads:
         self._dispatcher.return_all()  # what a slot refused to start after the dispatcher had ended
         self._completer.end()
         self._join("completer", late=self._completer.give_up)
-        self._keeper.let_go(self._keeper.in_hand())  # there is something only if a thread died
+        self._give_back()
         self._keeper.end()
         self._join("leases", "reaper", "housekeeping-")
         if self._subscription is not None:
             self._subscription.close()
         self._context.database.reserve(-self._reserved)
+
+    def _give_back(self) -> None:
+        """What is still in hand, because a thread died, goes back: its result is not written, and no attempt is used up."""
+        left = self._keeper.in_hand()
+        if left:
+            give_back(self._context, self.worker_id, left, "The worker died before the result was written.")
+            self._keeper.let_go(left)
 
     def _join(self, *roles: str, late: Callable[[], None] | None = None) -> None:
         """Wait for threads to end, however long that takes; `late` is called once if the deadline passes."""

@@ -24,6 +24,7 @@ from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
 from queuert.postgres.transaction import begin, check_still_open
 from queuert.storage.protocol import Block, ManagedBlock
+from queuert.storage.trouble import Trouble
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MASK
 
@@ -138,8 +139,8 @@ class DjangoPostgres(OnDjango, PostgresDatabase):
         text, password = str(driver_error(error)).strip(), self._wrapper.settings_dict.get("PASSWORD")
         return text.replace(str(password), MASK) if password else text
 
-    def is_transient(self, error: BaseException) -> bool:
-        return super().is_transient(driver_error(error))
+    def trouble(self, error: BaseException) -> Trouble | None:
+        return super().trouble(driver_error(error))
 
     def after_fork(self) -> Iterable[object]:
         return self._let_go()

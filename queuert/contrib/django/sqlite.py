@@ -21,6 +21,7 @@ from queuert.sqlite.session import JoinedSession, SqliteSession
 from queuert.sqlite.transaction import BUSY_TRIES
 from queuert.storage.loader import Query
 from queuert.storage.protocol import Params, Row, Session
+from queuert.storage.trouble import Trouble
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import MEMORY, absolute
 
@@ -126,8 +127,8 @@ class DjangoSqlite(OnDjango, BorrowedSqlite):
             self.prepare_connection(raw)
         return raw
 
-    def is_transient(self, error: BaseException) -> bool:
-        return super().is_transient(driver_error(error))
+    def trouble(self, error: BaseException) -> Trouble | None:
+        return super().trouble(driver_error(error))
 
     # Forks. Django's connections belong to threads, and only their own can close them.
 

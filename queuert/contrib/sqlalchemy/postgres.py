@@ -25,6 +25,7 @@ from queuert.postgres.database import PostgresDatabase
 from queuert.postgres.transaction import begin, check_still_open
 from queuert.storage.protocol import Block, ManagedBlock
 from queuert.storage.protocol import Session as QuerySession
+from queuert.storage.trouble import Trouble
 from queuert.storage.unwrap import driver_error, unwrap
 from queuert.storage.urls import scrub
 
@@ -121,8 +122,8 @@ class EnginePostgres(PostgresDatabase):
         assert isinstance(session, LentPostgresSession)
         return flushed(session.loan)
 
-    def is_transient(self, error: BaseException) -> bool:
-        return super().is_transient(driver_error(error))
+    def trouble(self, error: BaseException) -> Trouble | None:
+        return super().trouble(driver_error(error))
 
     # Connections.
 
