@@ -401,5 +401,5 @@ def test_an_outage_that_lets_claims_through_does_not_slow_them_down(app: Queuert
         for number in range(8):
             app.start_chain("job", number)
             eventually(lambda: len(ran) == number + 1)  # noqa: B023 - called before the next turn
-        assert dispatcher._outage <= OUTAGE_PAUSE
+        assert dispatcher._outage._pause <= OUTAGE_PAUSE
         monkeypatch.undo()

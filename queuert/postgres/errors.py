@@ -47,6 +47,7 @@ CLASSES: Final = {
             "09",  # triggered action exception
             "0F",  # locator exception
             "0Z",  # diagnostics exception
+            "10",  # XQuery error
             "20",  # case not found
             "21",  # cardinality violation
             "22",  # data exception
