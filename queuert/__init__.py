@@ -36,6 +36,7 @@ from queuert.errors import (
 from queuert.hooks import Hooks
 from queuert.job_types import JobType, JobTypes, Task, TaskOptions
 from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
+from queuert.notify.protocol import Channel, Notice, Notifier, Subscription
 from queuert.options import Backoff, Dedup, Lease, Retention
 from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal, current_job
 from queuert.storage.migrations import MigrationStatus
@@ -51,6 +52,7 @@ __all__ = [
     "ChainFailedError",
     "ChainNotFoundError",
     "ChainTail",
+    "Channel",
     "Continuation",
     "DatabaseUnavailableError",
     "Dedup",
@@ -74,6 +76,8 @@ __all__ = [
     "Lease",
     "MigrationStatus",
     "NewChain",
+    "Notice",
+    "Notifier",
     "Page",
     "PeriodicStatus",
     "Queuert",
@@ -85,6 +89,7 @@ __all__ = [
     "StaleSnapshotError",
     "Stats",
     "Status",
+    "Subscription",
     "Task",
     "TaskOptions",
     "TimelineEntry",
