@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,9 +18,11 @@ from support import eventually
 from support.servers import Server, free_port, nats_server, redis_server
 
 from queuert import Channel, Notice, Notifier, Queuert, QueuertError
+from queuert.notify.in_process import InProcessNotifier
 from queuert.notify.nats import NatsNotifier
 from queuert.notify.protocol import HintingNotifier
 from queuert.notify.redis import RedisNotifier
+from queuert.testing.conformance import NotifierConformance
 
 A_MINUTE = 60.0
 
@@ -187,6 +190,31 @@ def test_bad_options_are_refused(notifier: type[RedisNotifier] | type[NatsNotifi
         notifier("" if notifier is NatsNotifier else "secret@nowhere")
     with pytest.raises((ValueError, TypeError)):
         notifier(17)  # type: ignore[arg-type]
+
+
+class TestInProcess(NotifierConformance):
+    reaches_others = False
+
+    def make(self) -> Notifier:
+        return InProcessNotifier()
+
+
+class TestRemote(NotifierConformance):
+    @pytest.fixture(autouse=True)
+    def server(self, kind: Kind) -> None:
+        self.kind = kind
+
+    def make(self) -> Notifier:
+        return self.kind.make()
+
+
+def test_the_notifier_of_the_documentation_does_what_it_should(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
+    own = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1:])
+    (tmp_path / "test_own.py").write_text(own)
+    ran = subprocess.run([sys.executable, "-m", "pytest", "-q", "test_own.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout
+    assert "11 passed" in ran.stdout
 
 
 WORKER = """
