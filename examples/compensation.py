@@ -1,7 +1,8 @@
-"""Compensation: a trip is booked step by step, and what was booked is cancelled when a later step fails for good.
+"""Compensation: a trip is booked step by step, and what was booked is cancelled when a step fails for good.
 
-A step that can fail decides where the chain goes on: forward, or back through what has been done so far. Each step commits
-together with the next one, so a crash resumes exactly where it was.
+The steps know nothing of it. Each says what follows its failure, `on_failed`, and a chain of that type is started in the very
+transaction that writes the failure: also if attempts are used up, if a worker dies, or if an input cannot be read. A report
+waits until both trips have closed, however they ended.
 
     python examples/compensation.py
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 
-from queuert import Backoff, Continuation, Queuert, RunningJob
+from queuert import Backoff, Continuation, Failure, Queuert, RunningJob
 
 app = Queuert(os.environ.get("QUEUERT_URL", "sqlite:///:memory:"))
 
@@ -26,49 +27,45 @@ class Trip:
         return replace(self, booked=[*self.booked, what])
 
 
-class CardDeclined(Exception):
-    pass
+@app.job("undo")
+def undo(job: RunningJob[Failure]) -> str | Continuation:
+    trip = job.input.input  # the failed job's own, as plain JSON
+    if not trip["booked"]:
+        return f"{trip['destination']}: everything was cancelled"
+    *rest, newest = trip["booked"]
+    print("cancelled the", newest)
+    return job.continue_with(undo, replace(job.input, input={**trip, "booked": rest}))
 
 
-def charge(card: str) -> None:
-    if card == "declined":
-        raise CardDeclined
-
-
-@app.job("book-flight", continues_with=["book-hotel"])
+@app.job("book-flight", continues_with=["book-hotel"], on_failed=undo)
 def book_flight(job: RunningJob[Trip]) -> Continuation:
     return job.continue_with(book_hotel, job.input.with_booking("flight"))
 
 
-@app.job("book-hotel", entry=False, continues_with=["pay"])
+@app.job("book-hotel", entry=False, continues_with=["pay"], on_failed=undo)
 def book_hotel(job: RunningJob[Trip]) -> Continuation:
     return job.continue_with(pay, job.input.with_booking("hotel"))
 
 
-@app.job("pay", entry=False, continues_with=["undo"], max_attempts=5, backoff=Backoff(initial=1))
-def pay(job: RunningJob[Trip]) -> str | Continuation:
-    try:
-        charge(job.input.card)  # any other exception is retried
-    except CardDeclined:
-        return job.continue_with(undo, job.input)
+@app.job("pay", entry=False, max_attempts=5, backoff=Backoff(initial=1), on_failed=undo)
+def pay(job: RunningJob[Trip]) -> str:
+    if job.input.card == "declined":
+        job.fail("CARD:DECLINED")  # any exception is retried, and fails for good after five attempts
     return f"{job.input.destination}: booked {' and '.join(job.input.booked)}"
 
 
-@app.job("undo", entry=False, continues_with=["undo"])
-def undo(job: RunningJob[Trip]) -> str | Continuation:
-    if not job.input.booked:
-        return f"{job.input.destination}: everything was cancelled"
-    *rest, newest = job.input.booked
-    print("cancelled the", newest)
-    return job.continue_with(undo, replace(job.input, booked=rest))
+@app.job("report")
+def report(job: RunningJob[None]) -> list[str]:
+    return [f"{trip.type_name} {trip.status}" for trip in job.blockers]
 
 
 def main() -> None:
     app.migrate()
-    for card in ("good", "declined"):
-        chain = app.start_chain(book_flight, Trip("Lisbon", card))
-        app.drain()
-        print(app.wait_for(chain, timeout=10).output)
+    trips = [app.start_chain(book_flight, Trip("Lisbon", card)) for card in ("good", "declined")]
+    reported = app.start_chain(report, blockers=trips, blockers_until="closed")
+    app.drain()
+    print(app.wait_for(trips[0], timeout=10).output)
+    print(app.wait_for(reported, timeout=10).output)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,7 @@ from queuert.errors import (
 )
 from queuert.hooks import Hooks
 from queuert.job_types import JobType, JobTypes, Task, TaskOptions
-from queuert.model import Attempt, Chain, Job, Page, Pause, Status, TimelineEntry
-from queuert.notify.protocol import Channel, Notice, Notifier, Subscription
+from queuert.model import Attempt, Chain, Failure, Job, Page, Status, TimelineEntry
 from queuert.options import Backoff, Dedup, Lease, Retention
 from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal, current_job
 from queuert.storage.migrations import MigrationStatus
@@ -52,12 +51,12 @@ __all__ = [
     "ChainFailedError",
     "ChainNotFoundError",
     "ChainTail",
-    "Channel",
     "Continuation",
     "DatabaseUnavailableError",
     "Dedup",
     "DuplicateJobIdError",
     "DuplicateJobTypeError",
+    "Failure",
     "ForeignKeysDisabledError",
     "Hooks",
     "InvalidCursorError",
@@ -76,10 +75,7 @@ __all__ = [
     "Lease",
     "MigrationStatus",
     "NewChain",
-    "Notice",
-    "Notifier",
     "Page",
-    "Pause",
     "PeriodicStatus",
     "Queuert",
     "QueuertError",
@@ -90,7 +86,6 @@ __all__ = [
     "StaleSnapshotError",
     "Stats",
     "Status",
-    "Subscription",
     "Task",
     "TaskOptions",
     "TimelineEntry",

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from queuert.api.operating import Operates
 from queuert.api.reading import Reads
+from queuert.chains.failing import Mender
 from queuert.chains.history import History
 from queuert.chains.new_chain import ChainOptions, ChainRef, NewChain, ids_of
 from queuert.chains.operate import Operator
 from queuert.chains.outside import ChainTail, complete_from_outside
-from queuert.chains.pauses import Pauses
 from queuert.chains.periodic import Missed, PeriodicStatus, Ticker
 from queuert.chains.read import Reader
 from queuert.chains.retention import Cleaner, Progress
@@ -27,7 +27,7 @@ from queuert.ids import Id, Ids
 from queuert.job_types import BackoffOption, DefinesJobTypes, InputOf, JobType, JobTypeOrName, JobTypes
 from queuert.model import Chain
 from queuert.notify.protocol import Notifier
-from queuert.options import UNSET, Dedup, Duration, Lease, Retention, _Unset
+from queuert.options import UNSET, BlockersUntil, Dedup, Duration, Lease, Retention, _Unset
 from queuert.storage import migrations
 from queuert.storage.migrations import MigrationStatus
 from queuert.storage.names import Names
@@ -106,10 +106,10 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         )
         self._starter = Starter(self._context)
         self._operator = Operator(self._context)
-        self._pauses = Pauses(self._context)
         self._reader = Reader(self._context)
         self._ticker = Ticker(self._context, self._starter)
         self._history = History(self._context)
+        self._mender = Mender(self._context)
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._cleaner = Cleaner(self._context, Retention() if retention is None else retention)
 
@@ -246,14 +246,15 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         max_attempts: int | _Unset | None = UNSET,
         dedup: Dedup | None = None,
         blockers: Sequence[ChainRef] | None = None,
+        blockers_until: BlockersUntil = "completed",
     ) -> Chain:
         """Start a chain: with `conn` in your own transaction, without it in one of its own.
 
         It may start `at` a time or `after` a number of seconds; `dedup` gives back the chain that has the key already;
-        `blockers` are chains that must complete before.
+        `blockers` are chains that must complete before, or only close with `blockers_until="closed"`.
         """
         plain = id is None and at is None and after is None and priority is None and dedup is None and blockers is None
-        if plain and max_attempts is UNSET:
+        if plain and max_attempts is UNSET and blockers_until == "completed":
             return self._starter.start_one(job_type, input, conn)
         new = NewChain(
             job_type,  # type: ignore[arg-type, unused-ignore]  # the overloads have related it to the input
@@ -265,6 +266,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
             max_attempts=max_attempts,
             dedup=dedup,
             blockers=blockers,
+            blockers_until=blockers_until,
         )
         return self._starter.start([new], conn)[0]
 
@@ -337,7 +339,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
             lease=lease,
             backoff=backoff,
             middleware=middleware,
-            housekeeping=(self._cleaner.run_if_due, self._ticker.run_if_due),
+            housekeeping=(self._cleaner.run_if_due, self._ticker.run_if_due, self._mender.run_if_due),
             **{key: value for key, value in intervals.items() if value is not None},
         )
         self._workers.add(worker)

@@ -74,10 +74,31 @@ class Job:
     suspect: bool
     chain_trace_context: str | None
     trace_context: str | None
+    # The type of the chain that is started if this job fails for good, and that chain once it has.
+    on_failed: str | None = None
+    failure_chain_id: str | None = None
+    # Whether its blockers must have completed, or only have closed.
+    blockers_until: str = "completed"
 
     @property
     def attempts_used(self) -> int:
         return self.attempt - self.attempts_forgiven
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The input of a chain that is started because a job failed for good: `on_failed`."""
+
+    chain_id: str
+    chain_type_name: str
+    job_id: str
+    type_name: str
+    # As it was stored: plain JSON data.
+    input: Any
+    error_code: str | None
+    error_detail: str | None
+    # Used since it was started, or retried by somebody.
+    attempts: int
 
 
 @dataclass(frozen=True)
@@ -121,18 +142,6 @@ class TimelineEntry:
     at: datetime
     actor: str | None
     detail: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Pause:
-    """What must not be claimed: the jobs of a type, or of all types where `type_name` is None. Without `until` it lasts until
-    it is resumed."""
-
-    type_name: str | None
-    since: datetime
-    until: datetime | None
-    reason: str | None
-    actor: str | None
 
 
 @dataclass(frozen=True)

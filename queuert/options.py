@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Union
 
 Duration = Union[int, float, timedelta]
 BackoffFunction = Callable[[int], float]
+BlockersUntil = Literal["completed", "closed"]
 
 DEFAULT_MAX_ATTEMPTS: Final = 25
 PRIORITY_RANGE: Final = (-100, 100)
@@ -65,6 +66,12 @@ def check_max_attempts(value: int | None) -> int | None:
     if not 1 <= value <= 2**31 - 1:
         raise ValueError(f"max_attempts must be at least 1, or None to retry forever, not {value}.")
     return value
+
+
+def check_blockers_until(value: object) -> str:
+    if value not in ("completed", "closed"):
+        raise ValueError(f"blockers_until must be 'completed' or 'closed', not {value!r}.")
+    return str(value)
 
 
 def check_priority(value: int) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NoRetu
 
 from queuert.errors import QueuertError
 from queuert.model import Chain, Job
-from queuert.options import UNSET, Duration, _Unset
+from queuert.options import UNSET, BlockersUntil, Duration, _Unset
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -146,6 +146,7 @@ class RunningJob(Job, Generic[InputT]):
         priority: int | None = None,
         max_attempts: int | _Unset | None = UNSET,
         blockers: Sequence[ChainRef] | None = None,
+        blockers_until: BlockersUntil = "completed",
     ) -> Continuation:
         """Return this to go on with the next job; it inherits the priority unless given another."""
         return self._attempt.continue_with(
@@ -157,6 +158,7 @@ class RunningJob(Job, Generic[InputT]):
             priority=priority,
             max_attempts=max_attempts,
             blockers=blockers,
+            blockers_until=blockers_until,
         )
 
     def reschedule(self, *, after: Duration | None = None, at: datetime | None = None, error: str | None = None) -> NoReturn:

@@ -13,7 +13,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 OUTPUT = {
     "approval.py": "thank you\ntoo late\n100 paid\n200 turned down\n",
     "compensation.py": (
-        "Lisbon: booked flight and hotel\ncancelled the hotel\ncancelled the flight\nLisbon: everything was cancelled\n"
+        "cancelled the hotel\ncancelled the flight\nLisbon: booked flight and hotel\n"
+        "['book-flight completed', 'book-flight failed']\n"
     ),
     "fan_out.py": "{'one': 3, 'three': 5, 'seventeen': 9}\n",
     "one_page.py": "{'shipped': 1}\n",

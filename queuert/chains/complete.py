@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 
 from queuert import observing
 from queuert.chains.blockers import blocker_types, connect, waits_for_itself
+from queuert.chains.closing import check_snapshot
 from queuert.chains.continuing import NextJob
 from queuert.context import Context
-from queuert.errors import DuplicateJobIdError, StaleSnapshotError
+from queuert.errors import DuplicateJobIdError
 from queuert.job_types import check_blockers
 from queuert.model import Job, Status
-from queuert.storage.protocol import ABOVE_READ_COMMITTED, Block, Commit, Session
+from queuert.storage.protocol import Block, Commit, Session
 from queuert.storage.records import Completed
 
 
@@ -120,7 +121,7 @@ def _follow_up(context: Context, session: Session, completions: Sequence[Complet
     """Connect the continuations that have blockers, and tell what happened."""
     done = [c for c in completions if c.job.id in completed.ids]
     if completed.fixed_snapshot:
-        _check_snapshot(context, session, [c.job.chain_id for c in done if c.next is None])
+        check_snapshot(context, session, [c.job.chain_id for c in done if c.next is None])
     freed = list(completed.freed)
     waiting = {c.next.id: c.next.blockers for c in done if c.next is not None and c.next.blockers}
     if waiting:
@@ -141,26 +142,6 @@ def _announce(context: Context, session: Session, done: Sequence[Completion], fr
         closed=[c.job.chain_id for c in done if c.next is None],
         lost=[c.job.id for c in done if c.token is None and c.job.leased_by],
     )
-
-
-def _check_snapshot(context: Context, session: Session, closed: Sequence[str]) -> None:
-    """Above READ COMMITTED a transaction may be older than a job that waits for these chains, and would strand it.
-
-    Their first jobs are locked by now, so what another connection sees is all there is.
-    """
-    if not closed:
-        return
-    repository, database = context.repository, context.database
-    if database.in_block:  # ours begin READ COMMITTED: somebody has raised it, and no other connection may be used
-        raise StaleSnapshotError(ABOVE_READ_COMMITTED)
-    with database.inside_users_block(False), database.read() as other:
-        waiting = repository.waiting_jobs(other, closed)
-    unseen = waiting - repository.waiting_jobs(session, closed)
-    if unseen:
-        raise StaleSnapshotError(
-            f"Job {min(unseen)} was made to wait for this chain after this transaction began, which cannot see it: "
-            "roll back and try again, or complete chains under READ COMMITTED."
-        )
 
 
 def _check_next_ids(context: Context, session: Session, completions: Sequence[Completion]) -> None:

@@ -14,7 +14,7 @@ from queuert.context import Context
 from queuert.errors import JobTypeValidationError
 from queuert.job_types import JobType, check_blockers, check_continuation
 from queuert.model import Job
-from queuert.options import UNSET, Duration, _Unset, check_max_attempts, check_priority
+from queuert.options import UNSET, BlockersUntil, Duration, _Unset, check_blockers_until, check_max_attempts, check_priority
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ def next_job(
     priority: int | None = None,
     max_attempts: int | _Unset | None = UNSET,
     blockers: Sequence[ChainRef] | None = None,
+    blockers_until: BlockersUntil = "completed",
     learns_of_commit: bool = True,
 ) -> NextJob:
     """Check a continuation of `current`. `learns_of_commit` says whether we are told when it is committed."""
@@ -79,6 +80,8 @@ def next_job(
             "next_max_attempts": check_max_attempts(tries),
             "next_blockers": len(named),
             "next_trace": produced.trace if produced is not None else None,
+            "next_until": check_blockers_until(blockers_until),
+            "next_on_failed": target.on_failed,
         },
         blockers=named,
         explicit_id=id is not None,

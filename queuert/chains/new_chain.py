@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Union, overload
 from queuert.ids import Id, Ids
 from queuert.job_types import InputOf, JobType
 from queuert.model import Chain
-from queuert.options import UNSET, Dedup, Duration, _Unset, instant, seconds
+from queuert.options import UNSET, BlockersUntil, Dedup, Duration, _Unset, instant, seconds
 from queuert.storage.records import iso
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class NextOptions(TypedDict, total=False):
     priority: int | None
     max_attempts: int | _Unset | None
     blockers: Sequence[ChainRef] | None
+    blockers_until: BlockersUntil
 
 
 class ChainOptions(NextOptions, total=False):
@@ -51,6 +52,7 @@ class NewChain:
     max_attempts: int | _Unset | None = field(default=UNSET, kw_only=True)
     dedup: Dedup | None = field(default=None, kw_only=True)
     blockers: Sequence[ChainRef] | None = field(default=None, kw_only=True)
+    blockers_until: BlockersUntil = field(default="completed", kw_only=True)
 
     if TYPE_CHECKING:
         # The generated one could not relate the input to the job type.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from queuert import observing
+from queuert.chains.closing import release_closed, reopen
 from queuert.context import Context
 from queuert.errors import (
     BlockerReference,
@@ -51,7 +52,9 @@ class Operator:
             running = {tail.id for tail in tails.values() if tail.leased_by}
             cancelled = repository.cancel_tails(session, sorted(tail.id for tail in tails.values()), actor, reason)
             chains = [chain for _, chain in cancelled]
-            self._context.announce(session, closed=chains, lost=[job for job, _ in cancelled if job in running])
+            freed = release_closed(self._context, session, chains) if chains else []
+            lost = [job for job, _ in cancelled if job in running]
+            self._context.announce(session, ready=freed, closed=chains, lost=lost)
             observing.act(session, "cancelled", chains, actor, reason)
             return self._existing(session, ids)
 
@@ -79,6 +82,7 @@ class Operator:
                     problem = f"Chain {identity} cannot be retried: a chain that job {tail.id} waited for has been deleted."
                 if problem:
                     raise JobStateError(problem, job_id=tail.id, status=tail.status.value)
+            reopen(self._context, session, sorted(set(ids)))
             freed = repository.retry_tails(session, [tail.id for tail in tails.values()], actor, reason)
             self._context.announce(session, ready=[job.type_name for job in freed if job.status is Status.PENDING])
             observing.act(session, "retried", ids, actor, reason)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from queuert.chains.closing import reopen
 from queuert.chains.complete import Completion, complete
 from queuert.chains.continuing import next_job
 from queuert.chains.new_chain import ChainRef, NextOptions
@@ -15,7 +16,7 @@ from queuert.errors import ChainNotFoundError, JobAlreadyCompletedError, JobStat
 from queuert.ids import Id
 from queuert.job_types import InputOf, JobType, JobTypeOrName, check_type
 from queuert.model import Job, Status
-from queuert.options import UNSET, Duration, _Unset
+from queuert.options import UNSET, BlockersUntil, Duration, _Unset
 from queuert.storage.protocol import Session
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class ChainTail(Job):
         priority: int | None = None,
         max_attempts: int | _Unset | None = UNSET,
         blockers: Sequence[ChainRef] | None = None,
+        blockers_until: BlockersUntil = "completed",
     ) -> None:
         """Complete the job and go on with the next one."""
         self._check()
@@ -107,6 +109,7 @@ class ChainTail(Job):
             priority=priority,
             max_attempts=max_attempts,
             blockers=blockers,
+            blockers_until=blockers_until,
             learns_of_commit=self._session.hooks is not None,
         )
         self._complete(Completion(self._raw, None, None, following))
@@ -114,14 +117,16 @@ class ChainTail(Job):
     def _check(self) -> None:
         if self._finished or self._raw.status is Status.COMPLETED:
             raise JobAlreadyCompletedError(self._raw.id)
-        if self._raw.status not in (Status.PENDING, Status.RUNNING):
+        if self._raw.status not in (Status.PENDING, Status.RUNNING, Status.FAILED):
             raise JobStateError(
-                f"Job {self._raw.id} is {self._raw.status}; only a pending or running job can be completed.",
+                f"Job {self._raw.id} is {self._raw.status}; only a pending, running or failed job can be completed.",
                 job_id=self._raw.id,
                 status=self._raw.status.value,
             )
 
     def _complete(self, completion: Completion) -> None:
         with self._session.savepoint():
+            if self._raw.status is Status.FAILED:  # for those who wait until it has closed, it closes once more
+                reopen(self._context, self._session, [self._raw.chain_id])
             complete(self._context, self._session, None, [completion])
         self.__dict__["_finished"] = True

@@ -4,6 +4,7 @@ A `JobType` belongs to the registry it was defined in. What a type sets wins ove
 worker, the worker over the defaults.
 """
 
+from queuert.job_types.failure import check_failure_types
 from queuert.job_types.graph import check_blockers, check_continuation, check_entry, check_type
 from queuert.job_types.job_type import InputOf, JobType, check_name
 from queuert.job_types.options import BackoffOption, JobOptions, JobTypeOrName, TypeOptions
@@ -26,6 +27,7 @@ __all__ = [
     "check_blockers",
     "check_continuation",
     "check_entry",
+    "check_failure_types",
     "check_name",
     "check_type",
 ]

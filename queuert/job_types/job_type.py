@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Union, overload
 
 from queuert.codec import Codec, CodecError, codec_for
 from queuert.errors import JobTypeValidationError, ValidationCode
+from queuert.job_types.failure import check_failure_type
 from queuert.job_types.handlers import handler_types
 from queuert.job_types.options import DEFAULT_BACKOFF, DEFAULT_LEASE, BackoffOption, JobTypeOrName, TypeOptions, first_set
 from queuert.job_types.starting import StartsChains, app_of
@@ -63,6 +64,7 @@ class JobType(Generic[InputT_contra, OutputT_co]):
         blockers: Iterable[JobTypeOrName] | None = None,
         input: Any = None,
         output: Any = None,
+        on_failed: JobTypeOrName | None = None,
         options: TypeOptions | None = None,
         registry: JobTypes | None = None,
     ) -> None:
@@ -74,6 +76,7 @@ class JobType(Generic[InputT_contra, OutputT_co]):
         self.entry: Final[bool] = entry
         self.continues_with: Final[tuple[str, ...] | None] = type_names(continues_with, "continues_with")
         self.blockers: Final[tuple[str, ...] | None] = type_names(blockers, "blockers")
+        self.on_failed: Final[str | None] = _failure_type(name, on_failed)
         self.options: Final[TypeOptions] = own
         self._registry: Final[JobTypes | None] = registry
 
@@ -131,6 +134,11 @@ class JobType(Generic[InputT_contra, OutputT_co]):
     def _app(self) -> StartsChains:
         return app_of(self, self._registry)
 
+    @property
+    def has_extra_columns(self) -> bool:
+        """Whether its jobs carry more than the shortest insert writes."""
+        return self.on_failed is not None
+
     def resolve_backoff(self, worker_backoff: BackoffOption | None = None) -> BackoffOption:
         """How retries of this type back off on a worker with this option."""
         return next((each for each in (self._backoff, worker_backoff) if each is not None), DEFAULT_BACKOFF)
@@ -168,6 +176,17 @@ class JobType(Generic[InputT_contra, OutputT_co]):
         return JobTypeValidationError(
             code, f"This {what} does not fit the job type {self.name!r}: {error}.", type_name=self.name
         )
+
+
+def _failure_type(name: str, on_failed: JobTypeOrName | None) -> str | None:
+    if on_failed is None:
+        return None
+    found = on_failed.name if isinstance(on_failed, JobType) else check_name(on_failed)
+    if found == name:
+        raise ValueError(f"{name!r} cannot name itself as on_failed: a failure would start the next.")
+    if isinstance(on_failed, JobType):
+        check_failure_type(name, on_failed)  # one that is named is looked up when a worker starts
+    return found
 
 
 def type_names(entries: Iterable[JobTypeOrName] | None, option: str) -> tuple[str, ...] | None:

@@ -41,6 +41,7 @@ class JobOptions(TypedDict, total=False):
     timeout: Duration | _Unset | None
     priority: int | _Unset
     middleware: Sequence[object]
+    on_failed: JobTypeOrName | None
 
 
 @dataclass(frozen=True)

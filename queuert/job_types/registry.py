@@ -84,11 +84,13 @@ class DefinesJobTypes:
         timeout: Duration | _Unset | None = UNSET,
         priority: int | _Unset = UNSET,
         middleware: Sequence[object] = (),
+        on_failed: JobTypeOrName | None = None,
     ) -> Any:
         """Make a function the handler of a job type: `@app.job`, or `@app.job("name", ...)`.
 
         The name defaults to the function's, the types of input and output to its annotations. `continues_with` and
-        `blockers` name what may follow and what must come before; None does not check.
+        `blockers` name what may follow and what must come before; None does not check. A chain of the type `on_failed` is
+        started with a `Failure` when a job of this type fails for good.
         """
         definition = {
             "entry": entry,
@@ -96,6 +98,7 @@ class DefinesJobTypes:
             "blockers": blockers,
             "input": input,
             "output": output,
+            "on_failed": on_failed,
             "options": TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
         }
         return self._decorator(name, check_handler, JobType, definition)
@@ -120,6 +123,7 @@ class DefinesJobTypes:
         timeout: Duration | _Unset | None = UNSET,
         priority: int | _Unset = UNSET,
         middleware: Sequence[object] = (),
+        on_failed: JobTypeOrName | None = None,
     ) -> Any:
         """Make a plain function a job: `@app.task`, or `@app.task("name", ...)` with the options of `job`.
 
@@ -132,6 +136,7 @@ class DefinesJobTypes:
             "continues_with": continues_with,
             "blockers": blockers,
             "output": output,
+            "on_failed": on_failed,
             "options": TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
         }
         return self._decorator(name, check_task, Task, definition)
@@ -191,6 +196,7 @@ class DefinesJobTypes:
         timeout: Duration | _Unset | None = UNSET,
         priority: int | _Unset = UNSET,
         middleware: Sequence[object] = (),
+        on_failed: JobTypeOrName | None = None,
     ) -> JobType[Any, Any]:
         """Make a job type without a handler, for a process that only enqueues. The options are those of `job`."""
         return self._job_types._add(
@@ -201,6 +207,7 @@ class DefinesJobTypes:
             blockers=blockers,
             input=input,
             output=output,
+            on_failed=on_failed,
             options=TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
         )
 

@@ -12,7 +12,7 @@ from typing import Final
 from queuert.storage.loader import Dialect
 from queuert.storage.names import CLAIMED_COLUMNS, TABLES, Names
 
-FUNCTIONS: Final = ("complete_job", "complete_jobs", "lock_jobs", "release_dependants")
+FUNCTIONS: Final = ("complete_job", "complete_jobs", "lock_jobs", "recount_blockers", "release_dependants")
 # Of the release before this one, made by the first migration: its workers may still run.
 OLD_FUNCTIONS: Final = ("complete", "complete_one", "release")
 

@@ -13,7 +13,7 @@ from queuert.storage import loader
 from queuert.storage.loader import Query
 from queuert.storage.names import Names
 from queuert.storage.protocol import Block, Commit, Row, Session
-from queuert.storage.records import Claim, Completed, Level, RowReader, freed, iso
+from queuert.storage.records import Claim, Completed, Freed, Level, Released, RowReader, freed, iso
 from queuert.storage.repository import CLAIM_WINDOW, Item, Repository, dumps
 
 WIDER: Final = 4
@@ -165,6 +165,16 @@ class PostgresRepository(Repository):
             return None
         rows, commit = sent
         return _completed([str(item["id"])] if commit else [], rows), commit
+
+    def release_closed(self, session: Session, ids: Sequence[str]) -> Released:
+        rows = self._run(session, "release_closed", ids=array(ids))
+        return Released([freed(row[1:]) for row in rows if row[1] is not None], rows[0][0])
+
+    def reopen_blockers(self, session: Session, ids: Sequence[str]) -> bool:
+        return bool(self._run(session, "reopen_blockers", ids=array(ids))[0][0])
+
+    def recount_blockers(self, session: Session, ids: Sequence[str]) -> list[Freed]:
+        return [freed(row) for row in self._run(session, "recount_blockers", ids=array(ids))]
 
     # Locking. Always in id order; what closes a chain before what only changes.
 

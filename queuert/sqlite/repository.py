@@ -15,7 +15,7 @@ from queuert.sqlite.dialect import SQLITE
 from queuert.storage import loader
 from queuert.storage.names import CLAIMED_COLUMNS, Names
 from queuert.storage.protocol import Row, Session
-from queuert.storage.records import Claim, Completed, EndedAttempt, Freed, Level, RowReader, freed, parse_iso
+from queuert.storage.records import Claim, Completed, EndedAttempt, Freed, Level, Released, RowReader, freed, parse_iso
 from queuert.storage.repository import CLAIM_WINDOW, Item, Repository, dumps
 
 _CLAIMED_ID: Final = CLAIMED_COLUMNS.index("id")
@@ -23,7 +23,7 @@ _CLAIMED_ID: Final = CLAIMED_COLUMNS.index("id")
 _COMPLETED: Final = ("id", "worker", "token", "output", "outcome", "holder", "waited")
 _CONTINUED: Final = (
     *("next_id", "next_type", "next_input", "next_priority", "next_at", "next_after", "next_max_attempts", "next_blockers"),
-    "next_trace",
+    *("next_trace", "next_until", "next_on_failed"),
 )
 _ONE: Final = dict.fromkeys(("outcome", "holder", "waited", "next_id"))
 
@@ -138,12 +138,28 @@ class SqliteRepository(Repository):
         awaited = session.run(self.queries["is_awaited"], params)[0][0]
         return Completed(ids, self._release(session, dumps([item["chain_id"]])) if awaited else ())
 
-    def _release(self, session: Session, chain_ids: str) -> list[Freed]:
-        found = [freed(row) for row in self._run(session, "release_dependants", chain_ids=chain_ids)]
+    def _release(self, session: Session, chain_ids: str, *, completed: bool = True) -> list[Freed]:
+        rows = self._run(session, "release_dependants", chain_ids=chain_ids, completed=completed)
+        found = [freed(row[:3]) for row in rows if row[3] == "completed"]
+        last = [str(row[0]) for row in rows if row[3] == "closed" and row[2] == "blocked" and row[4] <= 0]
+        recounted = self.recount_blockers(session, last) if last else []
+        return self._unblocked(session, found) + recounted
+
+    def _unblocked(self, session: Session, found: Iterable[Freed]) -> list[Freed]:
         pending = [job for job in found if job.status is Status.PENDING]
         if pending:
             self.add_events(session, [{"job_id": job.id, "event": "UNBLOCKED", "detail": "{}"} for job in pending])
         return pending
+
+    def release_closed(self, session: Session, ids: Sequence[str]) -> Released:
+        return Released(self._release(session, dumps(ids), completed=False))
+
+    def reopen_blockers(self, session: Session, ids: Sequence[str]) -> bool:
+        self._run(session, "reopen_blockers", ids=dumps(ids))
+        return False
+
+    def recount_blockers(self, session: Session, ids: Sequence[str]) -> list[Freed]:
+        return self._unblocked(session, [freed(row) for row in self._run(session, "recount_blockers", ids=dumps(ids))])
 
     def end_attempts(self, session: Session, items: Sequence[Item]) -> list[EndedAttempt]:
         encoded = dumps(items)

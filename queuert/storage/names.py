@@ -8,10 +8,7 @@ from typing import Final
 
 from queuert.model import Job
 
-TABLES: Final = (
-    *("job", "job_blocker", "job_key", "job_attempt", "job_event", "singleton", "worker", "worker_rate", "pause"),
-    "migration",
-)
+TABLES: Final = ("job", "job_blocker", "job_key", "job_attempt", "job_event", "singleton", "migration")
 JOB_COLUMNS: Final = tuple(column.name for column in fields(Job))
 # What a claim does not know already of the jobs it took.
 CLAIMED_COLUMNS: Final = tuple(
@@ -20,7 +17,7 @@ CLAIMED_COLUMNS: Final = tuple(
     if column
     not in (
         *("output", "status", "completed_at", "completed_by", "leased_by", "lease_token", "heartbeat_at"),
-        *("continued_to", "open_blockers", "suspect"),
+        *("continued_to", "open_blockers", "suspect", "failure_chain_id"),
     )
 )
 # A chain is read through its first job, `r`, and its tail, `t`.

@@ -20,7 +20,7 @@ _TIME_NAMES: Final = frozenset(name for name in JOB_COLUMNS if name.endswith("_a
 _TIMES: Final = tuple(index for index, name in enumerate(JOB_COLUMNS) if name in _TIME_NAMES)
 _STATUS_AT: Final = JOB_COLUMNS.index("status")
 _SUSPECT_AT: Final = JOB_COLUMNS.index("suspect")
-_IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "continued_to"))
+_IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "continued_to", "failure_chain_id"))
 _CLAIMED_TIMES: Final = tuple(name for name in CLAIMED_COLUMNS if name in _TIME_NAMES)
 _JUST_CLAIMED: Final = {**dict.fromkeys(JOB_COLUMNS), "status": Status.RUNNING, "open_blockers": 0}
 _READS_Z: Final = sys.version_info >= (3, 11)
@@ -54,6 +54,13 @@ class Completed(NamedTuple):
     # Jobs that were left out: somebody else has locked their rows.
     locked: frozenset[str] = frozenset()
     # Whether the transaction sees only what was committed before it began.
+    fixed_snapshot: bool = False
+
+
+class Released(NamedTuple):
+    """What waited for chains that did not complete, and waits no more."""
+
+    freed: Sequence[Freed]
     fixed_snapshot: bool = False
 
 

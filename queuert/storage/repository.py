@@ -7,14 +7,13 @@ What databases do alike is here; what they do each in their own way is in `queue
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from queuert.codec.text import make_encoder
 from queuert.model import Attempt, Chain, Job, Status
-from queuert.storage.attendance import AttendanceRepository
 from queuert.storage.loader import Query
 from queuert.storage.names import Names
 from queuert.storage.protocol import Block, Commit, Row, Session
@@ -26,6 +25,7 @@ from queuert.storage.records import (
     Freed,
     LeaseState,
     Level,
+    Released,
     RowReader,
     Running,
     freed,
@@ -44,7 +44,7 @@ def dumps(items: Iterable[object]) -> str:
     return _encode(items if isinstance(items, (list, tuple)) else list(items)) if items else "[]"
 
 
-class Repository(AttendanceRepository):
+class Repository(ABC):
     """The operations on the tables of one app."""
 
     # Whether one statement completes a group of jobs, so that it needs no transaction around it.
@@ -176,6 +176,14 @@ class Repository(AttendanceRepository):
     def end_attempts(self, session: Session, items: Sequence[Item]) -> list[EndedAttempt]:
         return [self._ended(row) for row in self._run(session, "end_attempts", items=dumps(items))]
 
+    def unstarted_failures(self, session: Session, limit: int) -> list[Job]:
+        """Jobs that failed for good and whose chain for that was not started."""
+        return [self._rows.job(row) for row in self._run(session, "unstarted_failures", limit=limit)]
+
+    def note_failures(self, session: Session, items: Sequence[Item]) -> set[str]:
+        """Note which chains are started for failed jobs; those for which nobody else did."""
+        return {str(row[0]) for row in self._run(session, "note_failures", items=dumps(items))}
+
     def _ended(self, row: Row) -> EndedAttempt:
         return EndedAttempt(str(row[0]), str(row[1]), row[2], STATUS[row[3]], self._rows.time(row[4]))
 
@@ -199,6 +207,23 @@ class Repository(AttendanceRepository):
         """Complete one job as the last act of a block and COMMIT, in one round trip; None where that gains nothing. There is no
         commit if its lease was lost."""
         return None
+
+    @abstractmethod
+    def release_closed(self, session: Session, ids: Sequence[str]) -> Released:
+        """Chains have failed or were cancelled: free who waited until they have closed."""
+
+    @abstractmethod
+    def reopen_blockers(self, session: Session, ids: Sequence[str]) -> bool:
+        """Closed chains are about to be open again, for those who wait until they have closed. Whether the transaction sees
+        only what was committed before it began."""
+
+    @abstractmethod
+    def recount_blockers(self, session: Session, ids: Sequence[str]) -> list[Freed]:
+        """Count anew what these jobs wait for, of those that wait until their blockers have closed; what was freed."""
+
+    def overdue_joins(self, session: Session, limit: int) -> list[str]:
+        """Jobs that wait until their blockers have closed, which all of these have."""
+        return [str(row[0]) for row in self._run(session, "overdue_joins", limit=limit)]
 
     @abstractmethod
     def lock_closing(self, session: Session, ids: Sequence[str], *, wait: bool = True) -> set[str]:
@@ -319,11 +344,11 @@ class Repository(AttendanceRepository):
         return bool(rows)
 
     def advance_singleton(
-        self, session: Session, name: str, expected: datetime | None, next_at: datetime, *, schedule: str, ran: bool
+        self, session: Session, name: str, expected: datetime | None, next_at: datetime, *, ran: bool
     ) -> bool:
-        """Whether it was us who moved it on; what `ran` is not, while its schedule is paused."""
+        """Whether it was us who moved it on."""
         times = {"expected": iso(expected), "next_at": iso(next_at)}
-        return bool(self._run(session, "advance_singleton", name=name, schedule=schedule, ran=ran, **times))
+        return bool(self._run(session, "advance_singleton", name=name, ran=ran, **times))
 
     def list_singletons(
         self, session: Session
@@ -333,7 +358,7 @@ class Repository(AttendanceRepository):
 
     def make_older(self, session: Session, by: float) -> None:
         """For tests: move every time into the past."""
-        for what in ("jobs", "attempts", "events", "singletons", "pauses"):
+        for what in ("jobs", "attempts", "events", "singletons"):
             self._run(session, f"make_{what}_older", by=by)
 
     # Listing

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from queuert.context import Context
-from queuert.job_types import JobType, JobTypeOrName
+from queuert.job_types import JobType, JobTypeOrName, check_failure_types
 from queuert.model import Job
 from queuert.options import Lease
 from queuert.storage.protocol import Session
@@ -78,6 +78,10 @@ class Claimer:
             self._leases = leases
             self._known = known
         return self._leases
+
+    def check(self) -> None:
+        """What cannot work is refused before anything is claimed."""
+        check_failure_types(self._context.types)
 
     def claim(self, limit: int, *, suspect: bool = False, running: Sequence[str] = (), only: str | None = None) -> list[Held]:
         """Claim up to `limit` due jobs; the database decides when their leases end, and trust counts from here.

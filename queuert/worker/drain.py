@@ -43,6 +43,7 @@ class _Drain:
         self._ran = 0
 
     def run(self) -> int:
+        self._claimer.check()
         reap(self._context)
         size = 1
         while time.monotonic() < self._deadline:

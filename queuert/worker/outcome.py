@@ -61,6 +61,7 @@ def record(job: Job, worker: str | None, *, outcome: str, **values: Any) -> Reco
         "code": None,
         "detail": None,
         "error": None,
+        "job": job,
         **values,
     }
 

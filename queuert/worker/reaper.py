@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from queuert import observing
-from queuert.chains.attempts import end_attempts
+from queuert.chains.attempts import end_attempts, lock_failing
 from queuert.context import Context
 from queuert.error_codes import MAX_DETAIL, WORKER_LOST, clean
 from queuert.model import Job
@@ -124,7 +124,10 @@ class _Reaping:
     def _work(self, session: Session) -> tuple[int, int]:
         context = self._context
         expired = context.repository.lock_expired(session, self._now, BATCH)
-        lost = [(job, _lost(context, job, self._backoff)) for job in expired if not self._holds(job.id, job.lease_token)]
+        items = [_lost(context, job, self._backoff) for job in expired if not self._holds(job.id, job.lease_token)]
+        # Their own rows are locked; that of a chain's first job may not be free, and is not waited for.
+        free, _ = lock_failing(context, session, items, wait=False) if items else ([], None)
+        lost = [(item["job"], item) for item in free]
         ended: set[str] = set()
         for group in [[each] for each in lost] if self._singly else [lost]:
             ended |= self._end(session, [item for _, item in group]) if group else set()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from queuert.chains.attempts import end_attempts
+from queuert.chains.attempts import end_attempts, lock_failing
 from queuert.chains.complete import batch, complete_batch
 from queuert.context import Context
 from queuert.error_codes import error_code
@@ -26,7 +26,7 @@ from queuert.observing import facts
 from queuert.storage.protocol import Session
 from queuert.storage.trouble import Trouble
 from queuert.worker.leases import Held
-from queuert.worker.outcome import Outcome, Record
+from queuert.worker.outcome import Outcome
 
 logger = logging.getLogger("queuert.worker")
 
@@ -156,7 +156,8 @@ class _Transaction:
             completed = complete_batch(self._context, session, self._worker_id, todo, wait=self._wait)
             self.locked |= completed.locked
             written |= completed.ids
-        records = self._lockable(session)
+        records, locked = lock_failing(self._context, session, self._records, wait=self._wait) if self._records else ([], set())
+        self.locked |= locked
         if records:
             written |= end_attempts(self._context, session, records)
         return written
@@ -166,14 +167,6 @@ class _Transaction:
             return set()
         jobs, tokens = self._context.repository.get_jobs(session, self.unsure), self._tokens()
         return {job.id for job in jobs.values() if self._is_ours(job, tokens[job.id])}
-
-    def _lockable(self, session: Session) -> Sequence[Record]:
-        if not self._records or self._wait:
-            return self._records
-        ids = sorted(str(record["id"]) for record in self._records)
-        free = self._context.repository.lock_jobs(session, ids, wait=False)
-        self.locked |= set(ids) - free
-        return [record for record in self._records if record["id"] in free]
 
     def recover(self, session: Session) -> set[str] | None:
         """The answer to COMMIT was lost. If it went through, none of the jobs is held by us any more."""

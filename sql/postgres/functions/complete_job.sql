@@ -5,7 +5,8 @@
 CREATE OR REPLACE FUNCTION {complete_job}(
     worker text, job {id_type}, root {id_type}, token bigint, result text, outcome text, holder text, waited double precision,
     strict boolean, next_id {id_type}, next_type text, next_input text, next_priority integer, next_at timestamptz,
-    next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text
+    next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text,
+    next_until text, next_on_failed text
 )
 RETURNS TABLE (what text, id {id_type}, type_name text)
 LANGUAGE plpgsql
@@ -44,7 +45,7 @@ BEGIN
         continued_to = next_id
     FROM (SELECT worker AS worker, token AS token) item
     WHERE j.id = job
-      AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running')))
+      AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running', 'failed')))
     RETURNING
         j.attempt, j.last_attempt_at, j.chain_type_name, j.chain_index, j.priority, j.deduplication_key, j.chain_created_at,
         j.chain_trace_context
@@ -69,16 +70,18 @@ BEGIN
     IF next_id IS NOT NULL THEN
         INSERT INTO {job} (
             id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
-            max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+            max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context,
+            blockers_until, on_failed
         )
         VALUES (
             next_id, next_type, root, done.chain_type_name, done.chain_index + 1, next_input::jsonb,
             CASE WHEN next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
             coalesce(next_priority, done.priority), {now}, greatest({now}, coalesce(next_at, {now + next_after seconds})),
-            next_max_attempts, done.deduplication_key, done.chain_created_at, next_blockers, next_blockers, done.chain_trace_context, next_trace
+            next_max_attempts, done.deduplication_key, done.chain_created_at, next_blockers, next_blockers,
+            done.chain_trace_context, next_trace, coalesce(next_until, 'completed'), next_on_failed
         );
     ELSIF (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = root) > 0 THEN
-        RETURN QUERY SELECT 'freed', freed.id, freed.type_name FROM {release_dependants}(ARRAY[root]) freed;
+        RETURN QUERY SELECT 'freed', freed.id, freed.type_name FROM {release_dependants}(ARRAY[root], true) freed;
     END IF;
 END
 $function$;

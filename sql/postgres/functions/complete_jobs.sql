@@ -49,7 +49,7 @@ BEGIN
             continued_to = item.next_id
         FROM (SELECT * FROM item {few}) item
         WHERE j.id = item.id
-          AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running')))
+          AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running', 'failed')))
         RETURNING
             j.id, j.chain_id, j.attempt, j.last_attempt_at, j.completed_at, coalesce(item.worker, item.holder) AS worker,
             item.outcome, item.waited, item.next_id
@@ -82,7 +82,7 @@ BEGIN
         INSERT INTO {job} (
             id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
             max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
-            trace_context
+            trace_context, blockers_until, on_failed
         )
         SELECT
             item.next_id, item.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, item.next_input::jsonb,
@@ -90,7 +90,7 @@ BEGIN
             coalesce(item.next_priority, j.priority), {now},
             greatest({now}, coalesce(item.next_at, {now + item.next_after seconds})),
             item.next_max_attempts, j.deduplication_key, j.chain_created_at, item.next_blockers, item.next_blockers,
-            j.chain_trace_context, item.next_trace
+            j.chain_trace_context, item.next_trace, coalesce(item.next_until, 'completed'), item.next_on_failed
         FROM (
             SELECT *
             FROM (
@@ -98,7 +98,7 @@ BEGIN
                 FROM json_to_recordset($2) AS i (
                     id {id_type}, next_id {id_type}, next_type text, next_input text, next_priority integer,
                     next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
-                    next_trace text
+                    next_trace text, next_until text, next_on_failed text
                 )
                 WHERE i.next_id IS NOT NULL
                 {few}
@@ -108,7 +108,7 @@ BEGIN
         JOIN {job} j ON j.id = item.id AND j.continued_to = item.next_id;
     END IF;
     IF closed IS NOT NULL THEN
-        RETURN QUERY SELECT 'freed', freed.id, freed.type_name FROM {release_dependants}(closed) freed;
+        RETURN QUERY SELECT 'freed', freed.id, freed.type_name FROM {release_dependants}(closed, true) freed;
     END IF;
 END
 $function$;

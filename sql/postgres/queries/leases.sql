@@ -59,7 +59,7 @@ WITH item AS MATERIALIZED (
         SELECT *
         FROM json_to_recordset(:items::json) AS i (
             id {id_type}, worker text, token bigint, status text, outcome text, code text, detail text, error text,
-            at timestamptz, after double precision, forgive integer, waited double precision
+            at timestamptz, after double precision, forgive integer, waited double precision, failure_chain_id {id_type}
         )
         {few}
     ) i
@@ -81,6 +81,7 @@ ended AS (
             ELSE j.scheduled_at
         END,
         completed_at = CASE WHEN item.status = 'failed' THEN {now} END,
+        failure_chain_id = item.failure_chain_id,
         attempts_forgiven = j.attempts_forgiven + item.forgive,
         leased_by = NULL,
         leased_until = NULL,
@@ -107,3 +108,23 @@ attempt AS (
     FROM ended
 )
 SELECT ended.id, ended.chain_id, ended.type_name, ended.status, ended.scheduled_at FROM ended;
+
+-- name: unstarted_failures
+-- params: limit
+-- Jobs that failed for good and whose chain for that was not started.
+SELECT {j_columns}
+FROM {job} j
+WHERE j.status = 'failed' AND j.on_failed IS NOT NULL AND j.failure_chain_id IS NULL
+ORDER BY j.id
+LIMIT :limit;
+
+-- name: note_failures
+-- params: items
+-- Note which chains are started for jobs that failed for good; those for which nobody else did so before.
+UPDATE {job} j
+SET failure_chain_id = item.failure_chain_id
+FROM (
+    SELECT * FROM json_to_recordset(:items::json) AS i (id {id_type}, failure_chain_id {id_type}) ORDER BY i.id {few}
+) item
+WHERE j.id = item.id AND j.status = 'failed' AND j.failure_chain_id IS NULL
+RETURNING j.id;

@@ -57,6 +57,7 @@ retried AS (
     UPDATE {job} j
     SET status = CASE WHEN j.open_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
         completed_at = NULL,
+        failure_chain_id = NULL,
         scheduled_at = greatest(j.scheduled_at, {now}),
         attempts_forgiven = j.attempt,
         suspect = false

@@ -14,16 +14,18 @@ RETURNING created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:chann
 -- The first jobs of many new chains. One with blockers starts as blocked, with all of them counted as open.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
-    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context,
+    blockers_until, on_failed
 )
 SELECT
     i.id, i.type_name, i.id, i.type_name, i.input::jsonb,
     CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
     coalesce(i.priority, 0), {now}, greatest({now}, coalesce(i.at, {now + i.after seconds})),
-    i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
+    i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace,
+    coalesce(i.until, 'completed'), i.on_failed
 FROM json_to_recordset(:items::json) AS i (
     id {id_type}, type_name text, input text, priority integer, at timestamptz, after double precision,
-    max_attempts integer, key text, blockers integer, trace text
+    max_attempts integer, key text, blockers integer, trace text, until text, on_failed text
 );
 
 -- name: start_chains
@@ -112,8 +114,9 @@ ORDER BY i.chain_id, i.job_id;
 -- Count the blockers that are still open, after insert_blockers has locked them, and free the jobs that have none.
 -- Above READ COMMITTED the snapshot may be older than a close: locking the tails then raises instead of stranding the job.
 WITH tail AS (
-    SELECT b.job_id, t.id, t.status
+    SELECT b.job_id, w.blockers_until AS until, t.id, t.status
     FROM unnest(:ids::{id_type}[]) AS new (id)
+    JOIN {job} w ON w.id = new.id
     JOIN {job_blocker} b ON b.job_id = new.id
     CROSS JOIN LATERAL (
         SELECT t.id, t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1
@@ -127,7 +130,9 @@ guard AS (
     FOR SHARE
 ),
 count AS (
-    SELECT tail.job_id, count(*) FILTER (WHERE tail.status <> 'completed') AS open
+    SELECT tail.job_id, count(*) FILTER (
+        WHERE tail.status <> 'completed' AND (tail.until = 'completed' OR tail.status NOT IN ('failed', 'cancelled'))
+    ) AS open
     FROM tail
     GROUP BY tail.job_id
 )

@@ -104,6 +104,7 @@ CROSS JOIN LATERAL (
         SELECT t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1
     ) t
     WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
+      AND (SELECT w.blockers_until FROM {job} w WHERE w.id = j.id) = 'completed'
     LIMIT 1
 ) stranded;
 

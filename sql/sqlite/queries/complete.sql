@@ -25,7 +25,7 @@ FROM (
     FROM json_each(:items)
 ) item
 WHERE j.id = item.id
-  AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running')));
+  AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running', 'failed')));
 
 -- name: mark_one_completed
 -- params: worker, id, token, output, next_id
@@ -43,7 +43,7 @@ SET status = 'completed',
     continued_to = :next_id
 FROM (SELECT :worker AS worker, :token AS token) item
 WHERE j.id = :id
-  AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running')));
+  AND (({fence}) OR (item.token IS NULL AND j.status IN ('pending', 'running', 'failed')));
 
 -- name: completed_ids
 -- params: items
@@ -83,14 +83,15 @@ WHERE j.id = :id;
 -- Insert the next jobs of chains whose jobs were just completed.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
-    max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context,
+    blockers_until, on_failed
 )
 SELECT
     i.next_id, i.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, i.next_input,
     CASE WHEN i.next_blockers > 0 THEN 'blocked' ELSE 'pending' END,
     coalesce(i.next_priority, j.priority), {now}, max({now}, coalesce(i.next_at, {now + i.next_after seconds}, {now})),
     i.next_max_attempts, j.deduplication_key, j.chain_created_at, i.next_blockers, i.next_blockers,
-    j.chain_trace_context, i.next_trace
+    j.chain_trace_context, i.next_trace, coalesce(i.next_until, 'completed'), i.next_on_failed
 FROM (
     SELECT
         json_extract(value, '$[0]') AS id,
@@ -102,7 +103,9 @@ FROM (
         json_extract(value, '$[12]') AS next_after,
         json_extract(value, '$[13]') AS next_max_attempts,
         json_extract(value, '$[14]') AS next_blockers,
-        json_extract(value, '$[15]') AS next_trace
+        json_extract(value, '$[15]') AS next_trace,
+        json_extract(value, '$[16]') AS next_until,
+        json_extract(value, '$[17]') AS next_on_failed
     FROM json_each(:items)
     WHERE json_extract(value, '$[7]') IS NOT NULL
 ) i
@@ -124,13 +127,18 @@ WHERE j.continued_to IS NULL
 SELECT EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = :chain_id);
 
 -- name: release_dependants
--- params: chain_ids
--- Chains have completed: count them down in the jobs that wait for them, and free the jobs that wait for nothing more.
+-- params: chain_ids, completed
+-- Chains have closed: count them down in the jobs that wait for them, and free the jobs that wait for nothing more. Chains that have
+-- not `completed` count only for jobs that wait until their blockers have closed, however these ended; those are freed after a
+-- recount, since workers of the release before this one do not count up when a failed blocker is retried.
 UPDATE {job}
 SET open_blockers = open_blockers - waiting.n,
-    status = CASE WHEN status = 'blocked' AND open_blockers <= waiting.n THEN 'pending' ELSE status END,
+    status = CASE
+        WHEN status = 'blocked' AND blockers_until = 'completed' AND open_blockers <= waiting.n THEN 'pending'
+        ELSE status
+    END,
     scheduled_at = CASE
-        WHEN status = 'blocked' AND open_blockers <= waiting.n THEN max(scheduled_at, {now})
+        WHEN status = 'blocked' AND blockers_until = 'completed' AND open_blockers <= waiting.n THEN max(scheduled_at, {now})
         ELSE scheduled_at
     END
 FROM (
@@ -139,5 +147,56 @@ FROM (
     CROSS JOIN {job_blocker} b ON b.blocked_by_chain_id = c.value
     GROUP BY b.job_id
 ) waiting
-WHERE id = waiting.job_id
+WHERE id = waiting.job_id AND (:completed OR blockers_until = 'closed')
+RETURNING id, type_name, status, blockers_until, open_blockers;
+
+-- name: reopen_blockers
+-- params: ids
+-- Closed chains are about to be open again: count them up in the jobs that wait until their blockers have closed.
+UPDATE {job}
+SET open_blockers = open_blockers + waiting.n
+FROM (
+    SELECT b.job_id, count(*) AS n
+    FROM json_each(:ids) c
+    CROSS JOIN {job_blocker} b ON b.blocked_by_chain_id = c.value
+    GROUP BY b.job_id
+) waiting
+WHERE id = waiting.job_id AND blockers_until = 'closed';
+
+-- name: recount_blockers
+-- params: ids
+-- Count anew the open blockers of jobs that wait until theirs have closed, and free those that have none.
+UPDATE {job}
+SET open_blockers = count.open,
+    status = CASE WHEN count.open > 0 THEN 'blocked' ELSE 'pending' END,
+    scheduled_at = CASE WHEN count.open > 0 THEN scheduled_at ELSE max(scheduled_at, {now}) END
+FROM (
+    SELECT
+        i.value AS job_id,
+        (
+            SELECT count(*)
+            FROM {job_blocker} b
+            CROSS JOIN {job} t
+              ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1)
+            WHERE b.job_id = i.value AND t.status IN ('blocked', 'pending', 'running')
+        ) AS open
+    FROM json_each(:ids) i
+) count
+WHERE id = count.job_id AND status = 'blocked' AND blockers_until = 'closed'
 RETURNING id, type_name, status;
+
+-- name: overdue_joins
+-- params: limit
+-- Jobs that wait until their blockers have closed, and whose blockers all have: who closed the last did not free them.
+SELECT j.id
+FROM {job} j
+WHERE j.status = 'blocked' AND j.blockers_until = 'closed'
+  AND NOT EXISTS (
+    SELECT 1
+    FROM {job_blocker} b
+    CROSS JOIN {job} t
+      ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1)
+    WHERE b.job_id = j.id AND t.status IN ('blocked', 'pending', 'running')
+  )
+ORDER BY j.id
+LIMIT :limit;

@@ -51,6 +51,7 @@ SET status = item.status,
         ELSE j.scheduled_at
     END,
     completed_at = CASE WHEN item.status = 'failed' THEN {now} END,
+    failure_chain_id = item.failure_chain_id,
     attempts_forgiven = j.attempts_forgiven + item.forgive,
     leased_by = NULL,
     leased_until = NULL,
@@ -69,7 +70,8 @@ FROM (
         json_extract(value, '$.error') AS error,
         json_extract(value, '$.at') AS at,
         json_extract(value, '$.after') AS after,
-        json_extract(value, '$.forgive') AS forgive
+        json_extract(value, '$.forgive') AS forgive,
+        json_extract(value, '$.failure_chain_id') AS failure_chain_id
     FROM json_each(:items)
 ) item
 WHERE j.id = item.id AND {fence}
@@ -98,3 +100,24 @@ FROM (
 ) item
 CROSS JOIN {job} j ON j.id = item.id
 WHERE item.id IN (SELECT value FROM json_each(:ids));
+
+-- name: unstarted_failures
+-- params: limit
+-- Jobs that failed for good and whose chain for that was not started.
+SELECT {j_columns}
+FROM {job} j
+WHERE j.status = 'failed' AND j.on_failed IS NOT NULL AND j.failure_chain_id IS NULL
+ORDER BY j.id
+LIMIT :limit;
+
+-- name: note_failures
+-- params: items
+-- Note which chains are started for jobs that failed for good; those for which nobody else did so before.
+UPDATE {job}
+SET failure_chain_id = item.failure_chain_id
+FROM (
+    SELECT json_extract(value, '$.id') AS id, json_extract(value, '$.failure_chain_id') AS failure_chain_id
+    FROM json_each(:items)
+) item
+WHERE {job}.id = item.id AND status = 'failed' AND {job}.failure_chain_id IS NULL
+RETURNING id;

@@ -46,6 +46,7 @@ WHERE j.id IN (SELECT value FROM json_each(:ids)) AND j.status IN ('failed', 'ca
 UPDATE {job}
 SET status = CASE WHEN open_blockers > 0 THEN 'blocked' ELSE 'pending' END,
     completed_at = NULL,
+    failure_chain_id = NULL,
     scheduled_at = max(scheduled_at, {now}),
     attempts_forgiven = attempt,
     suspect = 0

@@ -15,13 +15,15 @@ SELECT created_at FROM {job} WHERE rowid = last_insert_rowid();
 -- journal to be undone alone, which costs as much as the insert: so the time is read after it.
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
-    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context
+    deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context,
+    blockers_until, on_failed
 )
 SELECT
     i.id, i.type_name, i.id, i.type_name, i.input,
     CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END,
     coalesce(i.priority, 0), {now}, max({now}, coalesce(i.at, {now + i.after seconds}, {now})),
-    i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace
+    i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace,
+    coalesce(i.until, 'completed'), i.on_failed
 FROM (
     SELECT
         json_extract(value, '$.id') AS id,
@@ -33,7 +35,9 @@ FROM (
         json_extract(value, '$.max_attempts') AS max_attempts,
         json_extract(value, '$.key') AS key,
         json_extract(value, '$.blockers') AS blockers,
-        json_extract(value, '$.trace') AS trace
+        json_extract(value, '$.trace') AS trace,
+        json_extract(value, '$.until') AS until,
+        json_extract(value, '$.on_failed') AS on_failed
     FROM json_each(:items)
 ) i;
 SELECT created_at FROM {job} WHERE rowid = last_insert_rowid();
@@ -111,8 +115,13 @@ UPDATE {job}
 SET open_blockers = count.open,
     status = CASE WHEN count.open > 0 THEN 'blocked' ELSE 'pending' END
 FROM (
-    SELECT b.job_id, count(*) FILTER (WHERE t.status <> 'completed') AS open
+    SELECT
+        b.job_id,
+        count(*) FILTER (
+            WHERE t.status <> 'completed' AND (w.blockers_until = 'completed' OR t.status NOT IN ('failed', 'cancelled'))
+        ) AS open
     FROM json_each(:ids) new
+    JOIN {job} w ON w.id = new.value
     JOIN {job_blocker} b ON b.job_id = new.value
     JOIN {job} t
       ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1)

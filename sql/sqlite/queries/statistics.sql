@@ -100,7 +100,7 @@ WHERE EXISTS (
     JOIN {job} t ON t.id = (
         SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
     )
-    WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
+    WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled') AND j.blockers_until = 'completed'
 );
 
 -- name: longest_running
