@@ -76,6 +76,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         prepared_statements: bool = True,
         listen_url: str | None = None,
         error_codes: ErrorCodes | None = None,
+        log_finished: bool = False,
     ) -> None:
         if history not in ("all", "failures"):
             raise ValueError(f"history must be 'all' or 'failures', not {history!r}.")
@@ -102,7 +103,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
             self._types,
             notifier,
             Ids(id_type, generate_id, validate_id),
-            Settings(max_payload_bytes, history, channel_prefix, checked(error_codes)),
+            Settings(max_payload_bytes, history, channel_prefix, checked(error_codes), bool(log_finished)),
         )
         self._starter = Starter(self._context)
         self._operator = Operator(self._context)
@@ -181,6 +182,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         for worker in list(self._workers):
             if worker.running:
                 worker.stop()
+        self._context.failures.flush(everything=True)
         self._context.notifier.close()
         self._database.close()
 

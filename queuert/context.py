@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from queuert.error_codes import ErrorCodes
+from queuert.failure_log import FailureLog
 from queuert.hooks import Hooks
 from queuert.ids import Ids
 from queuert.job_types import JobTypes
@@ -35,6 +36,8 @@ class Settings:
     # Of the database's own channels, where it carries notices to other processes.
     channel_prefix: str | None = None
     error_codes: ErrorCodes | None = None
+    # Whether each completed job is a line of the log at INFO.
+    log_finished: bool = False
 
 
 class _Ambient(threading.local):
@@ -55,6 +58,7 @@ class Context:
         self.ids = ids
         self.settings = settings
         self.payloads = Payloads(types, max_bytes=settings.max_payload_bytes, stores_nul=database.stores_nul)
+        self.failures = FailureLog()
         # Told of what happens, if somebody wants to know.
         self.observer: Observer | None = None
         self._ambient = _Ambient()

@@ -4,14 +4,14 @@ A fact is told after the commit that made it true. On a user's own connection wi
 commit, so what happens there is not told at all: better no news than false ones.
 
 The log's lines carry what they are about as attributes of the record (`event`, `job_id`, `chain_id`, `type_name`, `attempt`,
-`worker_id`, ...), never payloads, error messages or addresses with passwords. A job's everyday life is DEBUG; its final
-failure, its loss and the acts of operators are INFO.
+`worker_id`, ...), never payloads or addresses with passwords. A job's everyday life is DEBUG; its loss and the acts of
+operators are INFO; attempts that failed are WARNING, or ERROR with the traceback if they were the last (`failure_log.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -30,10 +30,8 @@ OutcomeName = Literal["succeeded", "failed", "retried", "rescheduled", "cancelle
 """How an attempt ended: `failed` for good, `retried` after a backoff, `cancelled` by somebody who cancelled, completed or
 deleted the job meanwhile, `lost` with its lease or its worker."""
 
-_SAID: dict[OutcomeName, tuple[int, str, str]] = {
+_SAID: dict[str, tuple[int, str, str]] = {
     "succeeded": (logging.DEBUG, "completed", "Completed %s %s."),
-    "failed": (logging.INFO, "failed", "%s %s failed for good."),
-    "retried": (logging.DEBUG, "retry_scheduled", "%s %s failed and is tried again."),
     "rescheduled": (logging.DEBUG, "rescheduled", "%s %s is rescheduled."),
     "cancelled": (logging.DEBUG, "attempt_cancelled", "The attempt of %s %s was cancelled."),
     "lost": (logging.INFO, "lost", "The attempt of %s %s was lost."),
@@ -112,18 +110,31 @@ def attempt_started(job: Job, worker_id: str) -> None:
 
 
 def attempt_over(
+    context: Context,
     job: Job,
     worker_id: str,
     outcome: OutcomeName,
     *,
-    error_code: str | None = None,
+    record: Mapping[str, Any] | None = None,
+    error: BaseException | None = None,
     seconds: float | None = None,
     continued_to: str | None = None,
 ) -> None:
+    """`record` is what was written of an attempt that did not complete its job, and `error` what its handler raised."""
+    code = record["code"] if record is not None else None
+    if outcome == "failed" or outcome == "retried":
+        about = {**facts(job, worker_id), "seconds": seconds}
+        if outcome == "failed":
+            context.failures.failed(job, code, error, about)
+        else:
+            context.failures.retried(job, code, record["after"] if record is not None else None, about)
+        return
     level, event, text = _SAID[outcome]
+    if outcome == "succeeded" and context.settings.log_finished:
+        level = logging.INFO
     if logger.isEnabledFor(level):
         about = {"event": event, **facts(job, worker_id), "seconds": seconds}
-        about |= {"error_code": error_code} if outcome != "succeeded" else {"continued_to": continued_to}
+        about |= {"error_code": code} if outcome != "succeeded" else {"continued_to": continued_to}
         logger.log(level, text, job.type_name, job.id, extra=about)
 
 
@@ -131,43 +142,43 @@ def attempt_over(
 class Reaped:
     """Jobs were taken back from workers that are gone, with what was written of each."""
 
-    observer: Observer | None
+    context: Context
     jobs: Sequence[tuple[Job, dict[str, Any]]]
 
     def __call__(self) -> None:
         for job, item in self.jobs:
-            final = item["status"] == "failed"
-            attempt_over(job, job.leased_by or "", "lost", error_code=item["code"])
-            if final:
-                attempt_over(job, job.leased_by or "", "failed", error_code=item["code"])
-            if self.observer is not None:
-                self.observer.lost(job, final=final)
+            final, worker = item["status"] == "failed", job.leased_by or ""
+            attempt_over(self.context, job, worker, "lost", record=item)
+            if item["outcome"] == "lost":
+                attempt_over(self.context, job, worker, "failed" if final else "retried", record=item)
+            if self.context.observer is not None:
+                self.context.observer.lost(job, final=final)
 
 
 def reaped(context: Context, session: Session, lost: Sequence[tuple[Job, dict[str, Any]]]) -> None:
     if session.hooks is not None and lost:
-        session.hooks.on_commit(Reaped(context.observer, lost))
+        session.hooks.on_commit(Reaped(context, lost))
 
 
 @dataclass(frozen=True)
 class CompletedOutside:
     """Jobs were completed without a worker: each with its continuation, if it has one."""
 
-    observer: Observer | None
+    context: Context
     jobs: Sequence[tuple[Job, Produced | None, str | None]]
 
     def __call__(self) -> None:
         for job, produced, next_id in self.jobs:
-            attempt_over(job, "", "succeeded", continued_to=next_id)
-            if self.observer is not None:
-                self.observer.completed_outside(job)
+            attempt_over(self.context, job, "", "succeeded", continued_to=next_id)
+            if self.context.observer is not None:
+                self.context.observer.completed_outside(job)
             if produced is not None and next_id is not None:
                 produced.committed([next_id])
 
 
 def completed_outside(context: Context, session: Session, jobs: Sequence[tuple[Job, Produced | None, str | None]]) -> None:
     if session.hooks is not None and jobs:
-        session.hooks.on_commit(CompletedOutside(context.observer, jobs))
+        session.hooks.on_commit(CompletedOutside(context, jobs))
 
 
 @dataclass(frozen=True)

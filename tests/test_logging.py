@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from support.handlers import held
 from support.waiting import eventually
 
 import queuert
-from queuert import Backoff, Continuation, Dedup, Queuert, RunningJob
+from queuert import Backoff, Continuation, Dedup, NewChain, Queuert, RunningJob
 from queuert.testing import advance
 
 SECRET = "tangerine"
@@ -70,10 +71,10 @@ def test_the_life_of_a_chain(app: Queuert, log: pytest.LogCaptureFixture) -> Non
     assert {line["levelno"] for line in lines} == {logging.DEBUG}
 
 
-def test_failures_say_their_code_and_nothing_else(app: Queuert, log: pytest.LogCaptureFixture) -> None:
+def test_failures_say_their_code_and_nothing_of_the_payload(app: Queuert, log: pytest.LogCaptureFixture) -> None:
     @app.job(max_attempts=2, backoff=Backoff(initial=0, jitter=0))
     def broken(job: RunningJob[str]) -> None:
-        raise ValueError(f"{job.input} and more")
+        raise ValueError("the gateway is away")
 
     @app.job
     def later(job: RunningJob[str]) -> None:
@@ -87,10 +88,124 @@ def test_failures_say_their_code_and_nothing_else(app: Queuert, log: pytest.LogC
     told = [(line["event"], line["type_name"], line.get("error_code"), line["levelname"]) for line in ends]
     assert sorted(told, key=str) == [
         ("completed", "later", None, "DEBUG"),
-        ("failed", "broken", "INTERNAL:ValueError", "INFO"),
+        ("failed", "broken", "INTERNAL:ValueError", "ERROR"),
         ("rescheduled", "later", None, "DEBUG"),
-        ("retry_scheduled", "broken", "INTERNAL:ValueError", "DEBUG"),
+        ("retry_scheduled", "broken", "INTERNAL:ValueError", "WARNING"),
     ]
+
+
+def test_a_failed_attempt_says_when_it_is_tried_again_and_the_last_one_why(app: Queuert, log: pytest.LogCaptureFixture) -> None:
+    @app.job(max_attempts=2, backoff=Backoff(initial=30, jitter=0))
+    def broken(job: RunningJob[str]) -> None:
+        raise ValueError("the gateway is away")
+
+    chain = app.start_chain(broken, SECRET)
+    app.drain()
+    [warning] = [record for record in log.records if record.levelno >= logging.WARNING]
+    assert warning.levelname == "WARNING"
+    assert warning.exc_info is None
+    for part in ("broken", chain.id, "attempt 1 of 2", "INTERNAL:ValueError", "again in 30 s"):
+        assert part in warning.getMessage()
+    assert (warning.__dict__["attempt"], warning.__dict__["retry_after"]) == (1, 30)
+    log.clear()
+    advance(app, 31)
+    app.drain()
+    [error] = [record for record in log.records if record.levelno >= logging.WARNING]
+    assert error.levelname == "ERROR"
+    assert "in attempt 2 with INTERNAL:ValueError" in error.getMessage()
+    assert "the gateway is away" in log.text
+    assert "Traceback" in log.text
+    assert 'raise ValueError("the gateway is away")' in log.text
+
+
+def test_the_end_by_fail_and_by_input_that_does_not_decode_is_an_error_too(app: Queuert, log: pytest.LogCaptureFixture) -> None:
+    @app.job
+    def declined(job: RunningJob[str]) -> None:
+        job.fail("PAYMENT:DECLINED", "no funds")
+
+    @app.job
+    def picky(job: RunningJob[Literal["a", "b"]]) -> None: ...
+
+    app.start_chain(declined, SECRET)
+    chain = app.start_chain(picky, "a")
+    with app.transaction() as tx:
+        tx.execute(f"UPDATE queuert_job SET input = '\"{SECRET}\"' WHERE id = '{chain.id}'")
+    app.drain()
+    errors = [record.__dict__ for record in log.records if record.levelno >= logging.WARNING]
+    codes = ["INVALID_INPUT:SCHEMA_MISMATCH", "PAYMENT:DECLINED"]
+    assert sorted((line["event"], line["error_code"], line["levelname"]) for line in errors) == [
+        ("failed", code, "ERROR") for code in codes
+    ]
+
+
+def test_of_many_failures_alike_a_few_are_told_and_the_others_counted(target: str, log: pytest.LogCaptureFixture) -> None:
+    with Queuert(target) as app:
+        app.migrate()
+
+        @app.job
+        def broken(job: RunningJob[int]) -> None:
+            raise (ValueError if job.input else KeyError)(SECRET)
+
+        app.start_chains(NewChain(broken, 1) for _ in range(50))
+        app.start_chain(broken, 0)
+        app.drain()
+        lines = [line for line in of_jobs(log) if line["event"] == "retry_scheduled"]
+        by_code = Counter(line["error_code"] for line in lines)
+        assert by_code == {"INTERNAL:ValueError": 10, "INTERNAL:KeyError": 1}
+        assert "failures_left_out" not in events(log)
+    [left_out] = [line for line in of_jobs(log) if line["event"] == "failures_left_out"]
+    assert (left_out["left_out"], left_out["error_code"], left_out["levelname"]) == (40, "INTERNAL:ValueError", "WARNING")
+
+
+def test_what_was_left_out_is_told_when_the_minute_is_over(
+    app: Queuert, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queuert.failure_log.WINDOW", 0.2)
+
+    @app.job
+    def broken(job: RunningJob[None]) -> None:
+        raise ValueError(SECRET)
+
+    app.start_chains(NewChain(broken) for _ in range(30))
+    with app.worker(reap_interval=0.05):
+        eventually(lambda: "failures_left_out" in events(log))
+        eventually(lambda: told(log) == 30)
+
+
+def told(log: pytest.LogCaptureFixture) -> int:
+    """The failures that lines tell of, alone or as a number."""
+    return sum(line.get("left_out", 1) for line in of_jobs(log) if line["levelname"] == "WARNING")
+
+
+def test_a_lost_job_is_told_by_whoever_reaps_it(app: Queuert, log: pytest.LogCaptureFixture) -> None:
+    with held(app, "twice", max_attempts=2) as holding:
+        advance(app, 100)
+        app.drain(types=["twice"])
+        [warning] = [line for line in of_jobs(log) if line["levelname"] == "WARNING"]
+        assert (warning["event"], warning["error_code"]) == ("retry_scheduled", "WORKER:LOST")
+        assert warning["job_id"] == holding.chain.id
+    log.clear()
+    with held(app, "once", max_attempts=1) as holding:
+        advance(app, 100)
+        app.drain(types=["once"])
+        [error] = [line for line in of_jobs(log) if line["levelname"] == "ERROR"]
+        assert (error["event"], error["error_code"], error["job_id"]) == ("failed", "WORKER:LOST", holding.chain.id)
+
+
+def test_each_finished_job_can_be_a_line_at_info(target: str, log: pytest.LogCaptureFixture) -> None:
+    log.set_level(logging.INFO, "queuert")
+    for wanted in (False, True):
+        with Queuert(target, log_finished=wanted) as app:
+            app.migrate()
+
+            @app.task
+            def work(n: int) -> int:
+                return n
+
+            chains = [work.start(n) for n in range(3)]
+            app.drain()
+            lines = [line for line in of_jobs(log) if line["event"] == "completed"]
+            assert [line["job_id"] for line in lines] == ([chain.id for chain in chains] if wanted else [])
 
 
 def test_what_is_rolled_back_is_not_told(app: Queuert, log: pytest.LogCaptureFixture) -> None:

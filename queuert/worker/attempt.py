@@ -114,12 +114,11 @@ class AttemptRun:
         """What became of the attempt is committed; or nothing is, since its lease was lost."""
         if outcome.committed:
             return  # told already
-        record, next_id, code = outcome.record, None, None
+        record, next_id = outcome.record if written else None, None
         name: observing.OutcomeName = "succeeded"
         if not written:
             name = "cancelled" if self.signal.reason in ("cancelled", "already_completed", "not_found") else "lost"
         elif record is not None:
-            code = record["code"]
             failure: observing.OutcomeName = "failed" if record["status"] == "failed" else "retried"
             name = failure if record["outcome"] == "failed" else "rescheduled"
         elif outcome.completion is not None and outcome.completion.next is not None:
@@ -127,9 +126,10 @@ class AttemptRun:
             next_id = following.id
             if following.produced is not None:
                 following.produced.committed([next_id])
-        observing.attempt_over(self.job, self._worker_id, name, error_code=code, seconds=self._ran, continued_to=next_id)
+        about = (self._context, self.job, self._worker_id, name)
+        observing.attempt_over(*about, record=record, error=outcome.error, seconds=self._ran, continued_to=next_id)
         if self._observed is not None:
-            self._observed.over(name, code)
+            self._observed.over(name, None if record is None else record["code"])
 
     def _run(self) -> Outcome:
         self._waited = time.monotonic() - self._claimed
@@ -272,7 +272,8 @@ class AttemptRun:
             return Outcome(record=self._again(min(pause, LONGEST_TRANSIENT_PAUSE), error_detail(error)))
         if self._handler_done and self._context.database.trouble(error) is Trouble.SET_UP:
             return Outcome(record=self._again(0.0, error_detail(error)), fatal=error)
-        return Outcome(record=self._failure(error, error_code(error, self._context.settings.error_codes)))
+        record = self._failure(error, error_code(error, self._context.settings.error_codes))
+        return Outcome(record=record, error=error if record["status"] == "failed" else None)
 
     def failed(self, error: BaseException) -> Outcome:
         """The attempt ended with this error, outside of the handler."""

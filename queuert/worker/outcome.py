@@ -40,6 +40,8 @@ class Outcome:
     commit: Commit | None = None
     # The set-up is broken, and not the job: the worker stops with this.
     fatal: BaseException | None = None
+    # What the handler raised, for the log, where that was the end of the job.
+    error: BaseException | None = None
 
     @property
     def lost(self) -> bool:

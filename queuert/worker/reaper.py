@@ -73,6 +73,7 @@ class Reaper:
                 self._outage.meet(error)
                 continue
             self._outage.is_over()
+            self._context.failures.flush()
             self._events.happened("reaped")
 
 
