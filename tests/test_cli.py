@@ -641,6 +641,58 @@ def test_acts_refuse_states_they_are_not_for(shop: Shop, run: Run) -> None:
     assert run("delete", shop.failed, "--status", "failed", "--url", shop.url).code == 2
 
 
+# start and finish
+
+
+def test_a_chain_is_started_without_the_application(shop: Shop, run: Run, tmp_path: Path) -> None:
+    started = run("start", "mail", "--input", '{"order": 7}', "--after", "15m", "--key", "7", "--json", "--url", shop.url)
+    chain = started.json["chain"]
+    assert (started.code, chain["type_name"], chain["input"]) == (0, "mail", {"order": 7})
+    job = shop.app.get_job(chain["id"])
+    assert job is not None
+    assert job.scheduled_at > datetime.now(timezone.utc) + timedelta(minutes=10)
+    again = run("start", "mail", "--input", '{"order": 7}', "--key", "7", "--url", shop.url)
+    assert again.out.startswith("There was one with this key already")
+    assert chain["id"] in again.out
+    file = tmp_path / "input.json"
+    file.write_text('{"order": 8}')
+    assert run("start", "mail", "--input", f"@{file}", "--json", "--url", shop.url).json["chain"]["input"] == {"order": 8}
+    assert run("start", "mail", "--input", "{order", "--url", shop.url).code == 2
+    assert run("start", "mail", "--input", f"@{tmp_path / 'none'}", "--url", shop.url).code == 2
+
+
+def test_an_applications_types_check_what_is_started(
+    shop: Shop, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"typed_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from queuert import Queuert, RunningJob\napp = Queuert({shop.url!r})\n"
+        "@app.job('count', max_attempts=3)\ndef count(job: RunningJob[int]) -> int:\n    return job.input\n"
+    )
+    bad = run("start", "count", "--input", '"seven"', "--json", "--app", name)
+    assert (bad.code, bad.json["type"]) == (1, "JobTypeValidationError")
+    unknown = run("start", "cuont", "--app", name)
+    assert unknown.code == 2
+    assert "count" in unknown.err
+    good = run("start", "count", "--input", "7", "--json", "--app", name).json["chain"]
+    job = shop.app.get_job(good["id"])
+    assert job is not None
+    assert job.max_attempts == 3
+
+
+def test_a_chain_is_finished_by_hand(shop: Shop, run: Run) -> None:
+    done = run("finish", shop.ready, "--output", '{"sent": true}', "--reason", "by phone", "--json", "--url", shop.url)
+    assert (done.code, done.json["chain"]["status"], done.json["chain"]["output"]) == (0, "completed", {"sent": True})
+    (entry,) = [entry for entry in shop.app.timeline(shop.ready) if entry.event == "FINISHED"]
+    assert entry.detail == {"reason": "by phone"}
+    assert str(entry.actor).startswith("cli")
+    again = run("finish", shop.ready, "--json", "--url", shop.url)
+    assert (again.code, again.json["type"]) == (1, "JobAlreadyCompletedError")
+    assert [entry.event for entry in shop.app.timeline(shop.ready)].count("FINISHED") == 1
+
+
 # cleanup, vacuum, sql
 
 

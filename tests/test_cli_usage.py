@@ -33,7 +33,7 @@ from queuert.cli.values import duration, lasting, moment
 
 COMMANDS = [
     *("demo", "worker", "migrate", "stats", "top", "health", "jobs", "chains", "show"),
-    *("retry", "cancel", "trigger", "delete", "cleanup", "sql", "vacuum"),
+    *("start", "finish", "retry", "cancel", "trigger", "delete", "cleanup", "sql", "vacuum"),
 ]
 SECRET = "tell-nobody"
 

@@ -28,6 +28,7 @@ from support.postgres import closed_by_the_server
 from support.proxy import Proxy
 from support.silence import SilentProxy
 
+from queuert import Queuert
 from queuert.errors import (
     DatabaseUnavailableError,
     TransactionMisuseError,
@@ -37,6 +38,7 @@ from queuert.errors import (
 from queuert.hooks import Hooks
 from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
+from queuert.postgres.pool_log import POOL_NAME
 from queuert.storage.loader import Query
 from queuert.storage.migrations import migrate
 from queuert.storage.names import Names
@@ -994,3 +996,15 @@ def test_a_forked_child_has_its_own_connections(url: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "fine"), done.stderr
+
+
+def test_the_pool_does_not_repeat_that_the_server_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    with Queuert("postgresql://someone@127.0.0.1:1/shop") as app, caplog.at_level("INFO", "psycopg.pool"):
+        with pytest.raises(Exception):  # noqa: B017, PT011  # whichever error: nobody listens there
+            app.stats()
+        ours = [record.getMessage() for record in caplog.records if POOL_NAME in record.getMessage()]
+        assert not [text for text in ours if text.startswith("error connecting")]
+        pool = ConnectionPool("host=127.0.0.1 port=1", min_size=1, timeout=0.1, name="theirs", open=False)
+        pool.open()
+        eventually(lambda: any("error connecting in 'theirs'" in record.getMessage() for record in caplog.records))
+        pool.close()

@@ -197,6 +197,8 @@ def test_only_the_types_that_were_asked_for(client: Queuert, start: Start, gate:
     [
         (["tasks:app", "--types", "nonsense"], "nonsense"),
         (["tasks:empty"], "no handlers"),
+        (["tasks:app", "--exclude", "nonsense"], "nonsense"),
+        (["tasks:app", "--exclude", "hold,pid"], "leaves no job type"),
         (["tasks:app", "-c", "5000"], "concurrency"),
     ],
 )
@@ -205,6 +207,18 @@ def test_a_worker_that_makes_no_sense(start: Start, options: list[str], says: st
     assert process.wait() == 2
     assert says in process.text
     assert "Traceback" not in process.text
+
+
+def test_all_types_but_some_until_nothing_is_ready(client: Queuert, start: Start, gate: Path) -> None:
+    (left,) = hold(client, gate, 1)
+    chains = [client.start_chain("pid") for _ in range(5)]
+    process = start("tasks:app", "-c", "2", "--exclude", "hold", "--until-empty")
+    assert process.wait(30) == 0
+    assert "Nothing is ready any more" in process.text
+    assert all(client.wait_for(chain, timeout=5).status == "completed" for chain in chains)
+    job = client.get_job(left.id)
+    assert job is not None
+    assert (job.status, job.attempt) == ("pending", 0)
 
 
 # Several processes
@@ -243,6 +257,42 @@ def test_a_killed_child_is_replaced_and_its_job_recovered(client: Queuert, start
     assert [attempt.outcome for attempt in client.attempts(chain.id)] == ["lost", "succeeded"]
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
+
+
+def test_the_jobs_of_a_killed_child_are_named(client: Queuert, start: Start, gate: Path) -> None:
+    process = start("tasks:app", "--processes", "2")
+    (chain,) = hold(client, gate, 1)
+    (victim,) = run_by(client, [chain])
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: f"Process {victim} had hold {chain.id} in hand" in process.text, 20)
+    gate.touch()
+    client.wait_for(chain, timeout=20)
+
+
+def test_several_processes_end_when_nothing_is_ready(client: Queuert, start: Start) -> None:
+    chains = [client.start_chain("pid") for _ in range(20)]
+    later = client.start_chain("pid", after=3600)
+    process = start("tasks:app", "--processes", "2", "--until-empty")
+    assert process.wait(30) == 0
+    assert {found.status.value for chain in chains if (found := client.get_chain(chain)) is not None} == {"completed"}
+    assert process.text.count("is done.") == 2
+    waiting = client.get_chain(later)
+    assert waiting is not None
+    assert waiting.status == "pending"
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_missing_schema_ends_it_with_the_reason(
+    start: Start, processes: str, url: str, request: pytest.FixtureRequest
+) -> None:
+    if not url.startswith("sqlite"):
+        with Queuert(url) as app, app.transaction() as tx:
+            tx.execute("DROP SCHEMA public CASCADE")
+            tx.execute("CREATE SCHEMA public")
+    process = start("tasks:app", "--processes", processes)
+    assert process.wait() == 2
+    assert "queuert migrate" in process.text
+    assert "Traceback" not in process.text
 
 
 def test_a_second_signal_is_immediate(client: Queuert, start: Start, gate: Path) -> None:
@@ -405,7 +455,7 @@ sys.exit(run.run())
     assert not [pid for pid in map(int, STARTED.findall(log.read_text())) if is_alive(pid)]
 
 
-def test_a_stop_while_children_are_starting_is_graceful(start: Start) -> None:
+def test_a_stop_while_children_are_starting_is_graceful(client: Queuert, start: Start) -> None:
     process = start("tasks:app", "--processes", "3")
     eventually(lambda: len(process.started) == 3)
     process.signal(signal.SIGTERM)

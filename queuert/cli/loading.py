@@ -47,7 +47,8 @@ def find_app(args: argparse.Namespace) -> Queuert:
     if url is None:
         raise UsageError("Which database? Pass --app MODULE:APP or --url URL, or set QUEUERT_APP or QUEUERT_URL.")
     try:
-        return Queuert(url, generate_id=_never, **given)
+        # Ids of the usual type can be made without the application, others only by it.
+        return Queuert(url, generate_id=None if args.id_type is None else _never, **given)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -119,4 +120,4 @@ def _refuse_missing_file(app: Queuert) -> None:
 
 
 def _never() -> str:
-    raise AssertionError("A command line without the application starts no jobs.")
+    raise UsageError("How ids are made is known to the application alone: pass --id, or --app.")

@@ -38,7 +38,21 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
-    from queuert.cli import acts, cleanup, demo, health, listing, migrate, periodic, schema, show, stats, top, worker
+    from queuert.cli import (
+        acts,
+        cleanup,
+        demo,
+        health,
+        listing,
+        migrate,
+        periodic,
+        schema,
+        show,
+        starting,
+        stats,
+        top,
+        worker,
+    )
 
     class Spoken(Parser):  # a class, since argparse makes one of it for each command
         pass
@@ -52,7 +66,7 @@ def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"queuert {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, worker, migrate, stats, top, health, listing, show, periodic, acts, cleanup, schema):
+    for module in (demo, worker, migrate, stats, top, health, listing, show, periodic, starting, acts, cleanup, schema):
         module.add(commands)
     return parser
 

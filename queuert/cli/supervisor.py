@@ -7,8 +7,9 @@ that was started alone. The price is an import of the application for each. So t
 application and never touches the database, which leaves nothing in it that could fail or leak.
 
 **A child that ends** is replaced. At once if it had been well for a while, otherwise after a delay that doubles with
-each failure in a row, each place in the row for itself. Only where the very first start says that the command line is
-wrong (exit code 2) does the supervisor give up: starting it again cannot help.
+each failure in a row, each place in the row for itself. Where a start says that the command line is wrong, or that there is
+no schema (exit code 2), starting it again cannot help: if it is the very first, or the third such in a row, the supervisor
+gives up. One that was killed is mourned by a short-lived process that names in the log the jobs it had in hand.
 
 **Signals.** SIGTERM, SIGINT and SIGHUP are passed on: the first lets running jobs finish, the second ends the
 children at once. Children lead sessions of their own, so that a Ctrl-C reaches them once, through here, and not a
@@ -41,6 +42,8 @@ FIRST_DELAY: Final = 0.5
 LONGEST_DELAY: Final = 30.0
 WELL_AFTER: Final = 30.0  # seconds; a crash loop turns faster than this
 KILL_AFTER: Final = 5.0
+REFUSALS: Final = 3  # starts in a row that say that starting cannot help
+MOURN_AT_MOST: Final = 5.0
 
 Command = Callable[[int, int], Sequence[str]]
 """From the number of the child, from 1 on, and the descriptor to watch, to what to run."""
@@ -55,7 +58,9 @@ class _Child:
         self.started = 0.0
         self.starts = 0
         self.failures = 0
+        self.refusals = 0
         self.due = 0.0
+        self.done = False
 
 
 class Supervisor:
@@ -66,11 +71,17 @@ class Supervisor:
         command: Command,
         processes: int,
         *,
+        until_done: bool = False,
+        mourn: Callable[[int], Sequence[str]] | None = None,
         first_delay: float = FIRST_DELAY,
         longest_delay: float = LONGEST_DELAY,
         well_after: float = WELL_AFTER,
     ) -> None:
         self._command = command
+        # Whether a child that ends well has done its part, and is not replaced.
+        self._until_done = until_done
+        self._mourn = mourn
+        self._mourners: list[subprocess.Popen[bytes]] = []
         self._first_delay = first_delay
         self._longest_delay = longest_delay
         self._well_after = well_after
@@ -88,14 +99,23 @@ class Supervisor:
                 while True:
                     self._pass_signals_on()
                     self._look_after_children()
-                    if self._stopping and not self._alive():
-                        return self._code
+                    if not self._alive() and (self._stopping or all(child.done for child in self._children)):
+                        return self._finished()
                     self._start_due(watched)
                     select.select([woken], [], [], self._patience())
                     _drain(woken)
         finally:
             os.close(watched)
             os.close(held)
+
+    def _finished(self) -> int:
+        for mourner in self._mourners:
+            try:
+                mourner.wait(MOURN_AT_MOST)
+            except subprocess.TimeoutExpired:
+                mourner.kill()
+                mourner.wait()
+        return self._code
 
     @property
     def _stopping(self) -> bool:
@@ -161,7 +181,7 @@ class Supervisor:
     def _start_due(self, watched: int) -> None:
         now = time.monotonic()
         for child in self._children:
-            if self._stopping or child.process is not None or child.due > now:
+            if self._stopping or child.process is not None or child.done or child.due > now:
                 continue
             command = list(self._command(child.number, watched))
             child.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(watched,), start_new_session=True)
@@ -170,6 +190,7 @@ class Supervisor:
             logger.info("Process %d of %d has started: pid %d.", child.number, len(self._children), child.process.pid)
 
     def _look_after_children(self) -> None:
+        self._mourners = [mourner for mourner in self._mourners if mourner.poll() is None]
         for child in self._alive():
             assert child.process is not None
             code = child.process.poll()
@@ -184,11 +205,19 @@ class Supervisor:
                 logger.warning("Process %d (pid %d) ended with %s.", child.number, pid, _reason(code))
                 self._code = REFUSED
             return
-        if code == USAGE and child.starts == 1:
+        if self._until_done and code == OK:
+            child.done = True
+            logger.info("Process %d (pid %d) is done.", child.number, pid)
+            return
+        child.refusals = child.refusals + 1 if code == USAGE else 0
+        if code == USAGE and (child.starts == 1 or child.refusals >= REFUSALS):
             logger.error("Process %d cannot start as asked; giving up.", child.number)
             self._code = USAGE
             self._send(signal.SIGTERM)
             return
+        if self._mourn is not None and code < 0:
+            command = list(self._mourn(pid))
+            self._mourners.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True))
         lived = time.monotonic() - child.started
         delay = self._back_off(child)
         logger.warning(
@@ -210,7 +239,7 @@ class Supervisor:
         now = time.monotonic()
         times = [] if self._kill_at is None else [self._kill_at]
         if not self._stopping:
-            times += [child.due for child in self._children if child.process is None]
+            times += [child.due for child in self._children if child.process is None and not child.done]
         return max(0.0, min(times) - now) if times else None
 
 

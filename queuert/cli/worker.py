@@ -5,21 +5,28 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final, cast
 
-from queuert import Queuert, UnknownJobTypeError, Worker
+from queuert import DatabaseUnavailableError, Job, Queuert, SchemaVersionError, UnknownJobTypeError, Worker
+from queuert.app import context_of
 from queuert.cli.exits import OK, REFUSED, UsageError
 from queuert.cli.loading import load_app
 from queuert.cli.logs import LEVELS, configure_logging
+from queuert.cli.messages import message_of
 from queuert.cli.parser import add_command, names, positive
 from queuert.cli.supervisor import Supervisor
 from queuert.cli.values import duration
 
 logger = logging.getLogger("queuert.worker")
+
+FIRST: Final = "0001_initial"
+NAMED: Final = 20  # jobs of a killed process
+LOOK_EVERY: Final = 0.2
 
 
 def add(commands: Any) -> None:
@@ -40,6 +47,12 @@ def add(commands: Any) -> None:
     )
     command.add_argument("-p", "--processes", type=positive, default=1, metavar="N", help="processes (1)")
     command.add_argument("--types", "--type", type=names, metavar="A,B", help="only jobs of these types")
+    command.add_argument("--exclude", type=names, metavar="A,B", help="all types but these")
+    command.add_argument(
+        "--until-empty",
+        action="store_true",
+        help="end when nothing is ready any more; what is scheduled or backing off is not waited for",
+    )
     command.add_argument("--name", help="begins the worker's id")
     command.add_argument("--poll-interval", type=duration, metavar="SECONDS", help="the safety net behind the wake-ups")
     command.add_argument("--reap-interval", type=duration, metavar="SECONDS", help="how often to look for dead workers' jobs")
@@ -48,6 +61,7 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--log-level", choices=LEVELS, default="info", help="unless the application sets up logging (info)")
     command.add_argument("--watch-fd", type=int, help=argparse.SUPPRESS)
+    command.add_argument("--name-jobs-of", type=int, help=argparse.SUPPRESS)
     command.set_defaults(run=run)
 
 
@@ -61,19 +75,33 @@ def run(args: argparse.Namespace) -> int:
         if os.name != "posix":
             raise UsageError("--processes needs POSIX: start `queuert worker` several times instead.")
         configure_logging(args.log_level)
-        return Supervisor(lambda number, watched: child_command(args, spec, number, watched), args.processes).run()
+        return Supervisor(
+            lambda number, watched: child_command(args, spec, number, watched),
+            args.processes,
+            until_done=args.until_empty,
+            mourn=lambda pid: [*queuert_command(), "worker", spec, "--name-jobs-of", str(pid), "--log-level", args.log_level],
+        ).run()
     app = load_app(spec)
     configure_logging(args.log_level)
+    if args.name_jobs_of is not None:
+        return name_jobs_of(app, args.name_jobs_of)
     return work(app, args)
+
+
+def queuert_command() -> list[str]:
+    return [sys.executable, "-m", "queuert"]
 
 
 def child_command(args: argparse.Namespace, spec: str, number: int, watched: int) -> Sequence[str]:
     """The command line of one of several processes."""
-    command = [sys.executable, "-m", "queuert", "worker", spec, "--concurrency", str(args.concurrency)]
+    command = [*queuert_command(), "worker", spec, "--concurrency", str(args.concurrency)]
     command += ["--name", f"{args.name or 'worker'}-{number}", "--watch-fd", str(watched)]
     command += ["--stop-timeout", str(args.stop_timeout), "--log-level", args.log_level]
-    if args.types:
-        command += ["--types", ",".join(args.types)]
+    for option in ("types", "exclude"):
+        if (value := getattr(args, option)) is not None:
+            command += [f"--{option}", ",".join(value)]
+    if args.until_empty:
+        command += ["--until-empty"]
     for option in ("poll_interval", "reap_interval"):
         if (value := getattr(args, option)) is not None:
             command += [f"--{option.replace('_', '-')}", str(value)]
@@ -81,26 +109,116 @@ def child_command(args: argparse.Namespace, spec: str, number: int, watched: int
 
 
 def work(app: Queuert, args: argparse.Namespace) -> int:
-    """Run a worker in this process until it is told to stop."""
-    if not app.types.names_with_handlers():
-        raise UsageError("This application has no handlers: import the modules that define them where it is made.")
+    """Run a worker in this process until it is told to stop, or until nothing is ready."""
+    types = _types(app, args)
     try:
         worker = app.worker(
             concurrency=args.concurrency,
-            types=args.types,
+            types=types,
             name=args.name,
             poll_interval=args.poll_interval,
             reap_interval=args.reap_interval,
         )
     except (UnknownJobTypeError, ValueError) as error:
         raise UsageError(str(error)) from error
-    with _stopping_with_parent(worker, args):
+    _require_schema(app)
+    with _stopping_with_parent(worker, args), _stopping_when_empty(app, worker, types, args):
         ended = worker.run(timeout=args.stop_timeout)
     if not ended:  # their threads are daemons: they end with this process, and their leases bring the jobs back
         logger.warning("Ending although handlers still run: %s.", ", ".join(worker.unfinished))
         return REFUSED
     app.close()
     return OK
+
+
+def _types(app: Queuert, args: argparse.Namespace) -> list[str] | None:
+    known = app.types.names_with_handlers()
+    if not known:
+        raise UsageError("This application has no handlers: import the modules that define them where it is made.")
+    if args.exclude is None:
+        return cast("list[str] | None", args.types)
+    if strange := [name for name in args.exclude if app.types.find(name) is None]:
+        raise UsageError(f"--exclude: there is no job type {', '.join(strange)}; there are {', '.join(sorted(known))}.")
+    chosen = [name for name in args.types or sorted(known) if name not in args.exclude]
+    if not chosen:
+        raise UsageError("--exclude leaves no job type to run.")
+    return chosen
+
+
+def _require_schema(app: Queuert) -> None:
+    """End at once, with the reason, where starting again cannot help. A database that is away may come back."""
+    try:
+        pending = app.migration_status().pending
+    except SchemaVersionError as error:
+        raise UsageError(str(error)) from error
+    except Exception as error:
+        if isinstance(error, DatabaseUnavailableError) or context_of(app).database.is_transient(error):
+            return
+        raise UsageError(message_of(error)) from error
+    if FIRST in pending:
+        raise UsageError(f"The database has no tables for jobs: `queuert migrate` makes them (pending: {', '.join(pending)}).")
+
+
+def name_jobs_of(app: Queuert, pid: int) -> int:
+    """Say in the log which jobs a process had in hand that was killed."""
+    mark = f"@{socket.gethostname()[:60]}:{pid}:"
+    jobs: list[Job] = []
+    cursor: str | None = None
+    with app:
+        while True:
+            page = app.list_jobs(statuses=["running"], limit=1_000, cursor=cursor)
+            jobs += [job for job in page.items if mark in (job.leased_by or "")]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+    for job in jobs[:NAMED]:
+        about = {"event": "job_of_killed_process", "job_id": job.id, "type_name": job.type_name, "worker_id": job.leased_by}
+        until = "" if job.leased_until is None else f"{job.leased_until:%H:%M:%S} UTC"
+        logger.warning("Process %d had %s %s in hand: it comes back at %s.", pid, job.type_name, job.id, until, extra=about)
+    if len(jobs) > NAMED:
+        logger.warning("Process %d had %d more jobs in hand.", pid, len(jobs) - NAMED)
+    return OK
+
+
+@contextmanager
+def _stopping_when_empty(app: Queuert, worker: Worker, types: list[str] | None, args: argparse.Namespace) -> Iterator[None]:
+    """Stop the worker when nothing of its types is ready, and nothing that it has claimed is open."""
+    if not args.until_empty:
+        yield
+        return
+    over = threading.Event()
+    wanted = types or sorted(app.types.names_with_handlers())
+
+    def watch() -> None:
+        empty = 0
+        while not over.wait(LOOK_EVERY):
+            try:
+                empty = 0 if _busy(app, worker, wanted) else empty + 1
+            except Exception as error:  # an outage ends nothing
+                logger.debug("Whether anything is ready could not be read: %s", error)
+                continue
+            # Twice: a job that ended between two questions may have gone on to the next of its chain.
+            if empty >= 2 and worker.running:
+                logger.info("Nothing is ready any more: stopping.")
+                with suppress(Exception):  # what killed the worker is raised where it runs
+                    worker.stop(args.stop_timeout)
+                return
+
+    watcher = threading.Thread(target=watch, name="queuert-until-empty", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _busy(app: Queuert, worker: Worker, types: list[str]) -> bool:
+    context = context_of(app)
+    if not worker.running:
+        return True
+    own = [job for job in app.list_jobs(types=types, statuses=["running"], limit=1_000).items if job.leased_by == worker.id]
+    due = context.read(None, lambda session: context.repository.next_due(session, types))
+    return bool(own) or (due is not None and due <= 0)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Final
 
 # First, since it says what to install where psycopg is missing.
+from queuert.postgres.pool_log import POOL_NAME, quiet
 from queuert.postgres.session import Connection
 
 # isort: split
@@ -190,9 +191,10 @@ class Connections:
             reconnect_timeout=RECONNECT_TIMEOUT,
             configure=_configure,
             connection_class=DirectConnection,
-            name="queuert-pool",
+            name=POOL_NAME,
             open=False,
         )
+        quiet(DirectConnection)
         lend_last_used(pool)
         pool.open()
         _pools[pool] = os.getpid()
