@@ -20,6 +20,7 @@ from queuert.chains.periodic import Missed, PeriodicStatus, Ticker
 from queuert.chains.read import Reader
 from queuert.chains.retention import Cleaner, Progress
 from queuert.chains.start import Starter
+from queuert.chains.stranded import Releaser
 from queuert.context import Context, Settings
 from queuert.error_codes import ErrorCodes, checked
 from queuert.hooks import Hooks
@@ -112,6 +113,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         self._history = History(self._context)
         self._mender = Mender(self._context)
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._releaser = Releaser(self._context)
         self._cleaner = Cleaner(self._context, Retention() if retention is None else retention)
 
     def __repr__(self) -> str:
@@ -341,7 +343,12 @@ class Queuert(Operates, Reads, DefinesJobTypes):
             lease=lease,
             backoff=backoff,
             middleware=middleware,
-            housekeeping=(self._cleaner.run_if_due, self._ticker.run_if_due, self._mender.run_if_due),
+            housekeeping=(
+                self._cleaner.run_if_due,
+                self._releaser.run_if_due,
+                self._ticker.run_if_due,
+                self._mender.run_if_due,
+            ),
             **{key: value for key, value in intervals.items() if value is not None},
         )
         self._workers.add(worker)

@@ -43,10 +43,10 @@ from queuert.storage.loader import Query
 from queuert.storage.migrations import migrate
 from queuert.storage.names import Names
 
-INSERT = Query("insert", ("INSERT INTO note (text) VALUES ($1) RETURNING text",), ("text",))
-QUIET_INSERT = Query("quiet_insert", ("INSERT INTO note (text) VALUES ($1)",), ("text",))
-COUNT = Query("count", ("SELECT count(*) FROM note",))
-TEXTS = Query("texts", ("SELECT text FROM note ORDER BY id",))
+INSERT = Query("insert", ("INSERT INTO public.note (text) VALUES ($1) RETURNING text",), ("text",))
+QUIET_INSERT = Query("quiet_insert", ("INSERT INTO public.note (text) VALUES ($1)",), ("text",))
+COUNT = Query("count", ("SELECT count(*) FROM public.note",))
+TEXTS = Query("texts", ("SELECT text FROM public.note ORDER BY id",))
 BROKEN = Query("broken", ("SELECT nothing FROM nowhere",))
 ONE = Query("one", ("SELECT 1",))
 SECRET = "s3cr3t-pass"
@@ -770,7 +770,7 @@ def test_a_thread_can_keep_a_connection_for_itself(keeping: PostgresDatabase) ->
 
 
 def test_what_is_kept_is_prepared_and_planned_once(keeping: PostgresDatabase) -> None:
-    statement = Query("mine", ("SELECT count(*) FROM note WHERE text = $1",), ("text",))
+    statement = Query("mine", ("SELECT count(*) FROM public.note WHERE text = $1",), ("text",))
     counts = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE 'SELECT count(*)%'"
     plans = Query("plans", (counts,))
     for number in range(3):

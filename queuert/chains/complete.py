@@ -16,6 +16,7 @@ the caller was given with the claim. What comes back from the statement is what 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from queuert import observing
@@ -23,10 +24,10 @@ from queuert.chains.blockers import blocker_types, connect, waits_for_itself
 from queuert.chains.closing import check_snapshot
 from queuert.chains.continuing import NextJob
 from queuert.context import Context
-from queuert.errors import DuplicateJobIdError
+from queuert.errors import DuplicateJobIdError, StaleSnapshotError
 from queuert.job_types import check_blockers
 from queuert.model import Job, Status
-from queuert.storage.protocol import Block, Commit, Session
+from queuert.storage.protocol import ABOVE_READ_COMMITTED, Block, Commit, Session
 from queuert.storage.records import Completed
 
 
@@ -100,7 +101,13 @@ def complete_batch(
         wait = True
     if not batch_.completions:
         return Completed(set(), (), locked)
-    completed = context.repository.complete_jobs(session, worker, batch_.items, wait=wait, encoded=batch_.encoded)
+    complete_jobs = partial(context.repository.complete_jobs, session, worker, batch_.items, wait=wait, encoded=batch_.encoded)
+    completed = complete_jobs()
+    if completed.fixed_snapshot:
+        if not context.database.in_users_block:  # ours begin READ COMMITTED: somebody has raised it
+            raise StaleSnapshotError(ABOVE_READ_COMMITTED)
+        check_snapshot(context, session, [c.job.chain_id for c in batch_.completions if c.next is None])
+        completed = complete_jobs(snapshot_checked=True)
     _follow_up(context, session, batch_.completions, completed)
     return completed._replace(locked=completed.locked | locked)
 
@@ -120,8 +127,6 @@ def complete_and_commit(context: Context, block: Block, worker: str, completion:
 def _follow_up(context: Context, session: Session, completions: Sequence[Completion], completed: Completed) -> None:
     """Connect the continuations that have blockers, and tell what happened."""
     done = [c for c in completions if c.job.id in completed.ids]
-    if completed.fixed_snapshot:
-        check_snapshot(context, session, [c.job.chain_id for c in done if c.next is None])
     freed = list(completed.freed)
     waiting = {c.next.id: c.next.blockers for c in done if c.next is not None and c.next.blockers}
     if waiting:

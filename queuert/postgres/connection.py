@@ -17,6 +17,8 @@ class OwnConnection(psycopg.Connection[Any]):
         self.lent = False
         # Whether a thread of ours had it for itself, and it has that thread's settings.
         self.was_kept = False
+        # Whether a statement that commits by itself sees all that was committed before it.
+        self.reads_committed = False
         # Whether it was closed in the middle of an answer.
         self.interrupted = False
         # How many `transaction()` blocks were entered and not left.

@@ -10,7 +10,6 @@ who need one then wait for a single try, and get the reason if it fails.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import random
 import threading
@@ -31,8 +30,10 @@ import psycopg_pool
 from psycopg import conninfo, pq
 
 from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
+from queuert.postgres import settings
 from queuert.postgres.connection import OwnConnection
 from queuert.postgres.direct import DirectConnection
+from queuert.postgres.settings import OUR_SEARCH_PATH, TCP_USER_TIMEOUT
 from queuert.postgres.stack import lend_last_used
 from queuert.storage.urls import Target, safe_url, scrub
 
@@ -45,21 +46,16 @@ POOL_TIMEOUT: Final = 10.0
 RECONNECT_TIMEOUT: Final = 3.0
 ASK_AGAIN: Final = 2.0
 
-# A vanished client must not hold its row locks for hours, nor a vanished server its client: about a minute, both ways.
+# A vanished server must not hold up its client for hours: about a minute. `settings` has the other way.
 KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-TCP_USER_TIMEOUT: Final = 60_000
-SERVER_SETTINGS: Final = {
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": str(TCP_USER_TIMEOUT),
-}
 
 KEPT_FOR: Final = 1800.0
 """Seconds that a thread keeps one connection: servers collect caches for each."""
 # What is planned once, and for tables of any size.
-KEPT_SETTINGS: Final = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
-KEPT_RESET: Final = "RESET plan_cache_mode; RESET enable_seqscan; RESET jit"
+KEPT_SETTINGS: Final = (
+    f"SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off; SET search_path = {OUR_SEARCH_PATH}"
+)
+KEPT_RESET: Final = "RESET plan_cache_mode; RESET enable_seqscan; RESET jit; RESET search_path"
 
 
 class Connections:
@@ -189,7 +185,7 @@ class Connections:
             max_size=self._pool_size + self._reserved,
             timeout=self._pool_timeout,
             reconnect_timeout=RECONNECT_TIMEOUT,
-            configure=_configure,
+            configure=self._configure,
             connection_class=DirectConnection,
             name=POOL_NAME,
             open=False,
@@ -215,8 +211,11 @@ class Connections:
                 raise DatabaseUnavailableError(
                     f"{safe_url(info)} cannot be reached: {scrub(str(error), info).strip()}"
                 ) from None
-            _configure(conn)
+            self._configure(conn)
             return conn
+
+    def _configure(self, conn: Connection) -> None:
+        settings.configure(conn, session_lasts=self._prepared_statements)
 
     def _connection_options(self, url: str | None) -> tuple[str, dict[str, Any]]:
         pool: Any = self._target.pool
@@ -364,16 +363,6 @@ def _is_plain(conn: Connection) -> bool:
             return False
         conn.was_kept = False
     return True
-
-
-def _configure(conn: Connection) -> None:
-    """Server-side settings of a new connection. Not through `options`: PgBouncer refuses those."""
-    settings: Any = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SERVER_SETTINGS.items())
-    with contextlib.suppress(psycopg.errors.DatabaseError):
-        conn.execute("SELECT " + settings)
-        if not conn.autocommit:
-            conn.commit()
-        conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # once, instead of around every block
 
 
 def _check_url(url: str) -> None:

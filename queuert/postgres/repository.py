@@ -21,7 +21,7 @@ WIDEST_WINDOW: Final = 10_000
 
 FOREIGN_KEY_VIOLATION: Final = "23503"
 
-_COMPLETION: Final = {**dict.fromkeys(("output", "outcome", "holder", "waited")), "strict": False}
+_COMPLETION: Final = {**dict.fromkeys(("output", "outcome", "holder", "waited")), "strict": False, "checked": False}
 _PLAIN: Final = re.compile(r"[\w.:+-]*").fullmatch
 
 
@@ -144,15 +144,17 @@ class PostgresRepository(Repository):
         *,
         wait: bool = True,
         encoded: _Encoded | None = None,
+        snapshot_checked: bool = False,
     ) -> Completed:
         if len(items) == 1 and wait:
-            return self._complete_one(session, worker, items[0])
+            return self._complete_one(session, worker, items[0], snapshot_checked)
         encoded = encoded or self.encode_completions(worker, items)
-        rows = self._run(session, "complete_jobs", worker=worker, wait=wait, **encoded._asdict())
+        params = {"worker": worker, "wait": wait, "checked": snapshot_checked, **encoded._asdict()}
+        rows = session.run(self.queries["complete_jobs"], params)
         return _completed([str(item["id"]) for item in items], rows)
 
-    def _complete_one(self, session: Session, worker: str | None, item: Item) -> Completed:
-        rows = session.run(self._query_for(item), {**_COMPLETION, **item, "worker": worker})
+    def _complete_one(self, session: Session, worker: str | None, item: Item, snapshot_checked: bool) -> Completed:
+        rows = session.run(self._query_for(item), {**_COMPLETION, **item, "worker": worker, "checked": snapshot_checked})
         return _completed([str(item["id"])], rows)
 
     def _query_for(self, item: Item) -> Query:
@@ -214,11 +216,12 @@ def _completed(ids: Sequence[str], rows: Iterable[Row]) -> Completed:
     told: dict[str, list[Row]] = {}
     for row in rows:
         told.setdefault(row[0], []).append(row)
+    if "snapshot" in told:
+        return Completed(set(), fixed_snapshot=True)
     locked = frozenset(str(row[1]) for row in told.get("locked", ()))
     lost = {str(row[1]) for row in told.get("lost", ())}
     return Completed(
         {identity for identity in ids if identity not in locked and identity not in lost},
         [freed(row[1:]) for row in told.get("freed", ())],
         locked,
-        "snapshot" in told,
     )

@@ -31,7 +31,9 @@ except ImportError as missing:
         f"PostgreSQL needs psycopg 3 and its pool: pip install 'queuert[postgres]' ({missing})."
     ) from None
 
+from queuert.postgres.connection import OwnConnection
 from queuert.postgres.direct import HOT, DirectConnection
+from queuert.postgres.settings import check_readable
 from queuert.postgres.times import load_timestamp
 
 Connection = psycopg.Connection[Any]
@@ -74,6 +76,8 @@ class PostgresSession:
     """A connection on which named queries run: in a transaction, or one statement at a time."""
 
     def __init__(self, raw: Connection, hooks: Hooks | None = None) -> None:
+        if not isinstance(raw, OwnConnection):
+            check_readable(raw)
         self.raw = raw
         self.hooks = hooks
 

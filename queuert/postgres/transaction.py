@@ -12,6 +12,7 @@ from queuert.errors import TransactionMisuseError
 from queuert.hooks import Hooks
 from queuert.postgres.errors import GONE, has_stale_statements
 from queuert.postgres.session import Connection, PostgresSession
+from queuert.postgres.settings import reads_committed
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Try:
 
     def run(self, conn: Connection, work: Callable[[Any], T], hooks: Hooks) -> T:
         try:
-            if self.single:
+            if self.single and reads_committed(conn):
                 self.unknown = True
                 return work(PostgresSession(conn, hooks))
             begin(conn)

@@ -105,7 +105,14 @@ class SqliteRepository(Repository):
         return dumps([[worker if name == "worker" else item.get(name) for name in names] for item in items])
 
     def complete_jobs(
-        self, session: Session, worker: str | None, items: Sequence[Item], *, wait: bool = True, encoded: str | None = None
+        self,
+        session: Session,
+        worker: str | None,
+        items: Sequence[Item],
+        *,
+        wait: bool = True,
+        encoded: str | None = None,
+        snapshot_checked: bool = True,
     ) -> Completed:
         if len(items) == 1:
             return self._complete_one(session, worker, items[0])

@@ -276,6 +276,11 @@ class Database(ABC):
     def in_block(self) -> bool:
         return bool(self._thread.blocks)
 
+    @property
+    def in_users_block(self) -> bool:
+        """Whether this thread is in a block of ours on the user's own connection."""
+        return self._thread.joined and not self._thread.blocks
+
     def _enter_block(self) -> None:
         """Marks this thread as inside a block, until `_exit_block`."""
         self._thread.blocks += 1

@@ -53,7 +53,7 @@ class Completed(NamedTuple):
     freed: Sequence[Freed] = ()
     # Jobs that were left out: somebody else has locked their rows.
     locked: frozenset[str] = frozenset()
-    # Whether the transaction sees only what was committed before it began.
+    # Whether nothing was done, since the transaction sees only what was committed before it began.
     fixed_snapshot: bool = False
 
 

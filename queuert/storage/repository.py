@@ -195,12 +195,20 @@ class Repository(ABC):
 
     @abstractmethod
     def complete_jobs(
-        self, session: Session, worker: str | None, items: Sequence[Item], *, wait: bool = True, encoded: Any = None
+        self,
+        session: Session,
+        worker: str | None,
+        items: Sequence[Item],
+        *,
+        wait: bool = True,
+        encoded: Any = None,
+        snapshot_checked: bool = False,
     ) -> Completed:
         """Complete jobs, continue their chains, free who waited for the chains that end.
 
         Unless it may `wait`, items whose rows somebody else has locked are left out. `encoded` is what `encode_completions`
-        made of the items.
+        made of the items. Where the transaction cannot see who has come to wait for a chain meanwhile, the rows are locked and
+        nothing else happens, until the caller has `snapshot_checked` that nobody is missed.
         """
 
     def complete_and_commit(self, block: Block, worker: str, item: Item) -> tuple[Completed, Commit | None] | None:
@@ -327,6 +335,24 @@ class Repository(ABC):
         position = {"after_at": iso(at), "after_id": identity}
         rows = self._run(session, "expired_chains", type_name=type_name, status=status, age=age, limit=limit, **position)
         return [(str(row[0]), self._rows.time(row[1]), bool(row[2])) for row in rows]
+
+    # What nobody frees
+
+    def blocked_page(
+        self, session: Session, type_name: str, after: tuple[datetime, str] | None, limit: int
+    ) -> list[tuple[str, datetime, bool]]:
+        """Job id, creation, and whether everything it waits for has completed."""
+        at, identity = after or (None, None)
+        position = {"after_at": iso(at), "after_id": identity}
+        rows = self._run(session, "blocked_page", type_name=type_name, limit=limit, **position)
+        return [(str(row[0]), self._rows.time(row[1]), bool(row[2])) for row in rows]
+
+    def release_stranded(self, session: Session, ids: Sequence[str]) -> list[Freed]:
+        """Free those of these jobs that are still blocked though everything they wait for has completed."""
+        freed_ = [freed(row) for row in self._run(session, "release_stranded", ids=self._list(ids))]
+        if freed_:
+            self.add_events(session, [{"job_id": job.id, "event": "UNBLOCKED", "detail": "{}"} for job in freed_])
+        return freed_
 
     # Tasks that one process at a time does
 

@@ -2,10 +2,12 @@
 -- those for many takes longer than to run them. Its locks wait. Without a token the job is completed from outside, by
 -- whoever has locked it; `holder` is the worker that loses it by that.
 -- `strict` is for a caller who sends COMMIT along: whatever should keep the transaction from being committed is an error then.
+-- A transaction whose snapshot is fixed may not see who has come to wait for the chain. Before it closes one it is told so, with
+-- the rows locked and nothing written; whoever has looked from outside calls again with `checked`.
 CREATE OR REPLACE FUNCTION {complete_job}(
     worker text, job {id_type}, root {id_type}, token bigint, result text, outcome text, holder text, waited double precision,
-    strict boolean, next_id {id_type}, next_type text, next_input text, next_priority integer, next_at timestamptz,
-    next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text,
+    strict boolean, checked boolean, next_id {id_type}, next_type text, next_input text, next_priority integer,
+    next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text,
     next_until text, next_on_failed text
 )
 RETURNS TABLE (what text, id {id_type}, type_name text)
@@ -16,9 +18,10 @@ AS $function$
 #variable_conflict use_column
 DECLARE
     done record;
-    fixed_snapshot boolean := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+    unsure boolean := next_id IS NULL AND NOT checked
+        AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
-    IF strict AND fixed_snapshot AND next_id IS NULL THEN
+    IF strict AND unsure THEN
         RAISE EXCEPTION 'the snapshot of this transaction is fixed' USING ERRCODE = 'QU002';
     END IF;
     IF next_id IS NULL THEN
@@ -31,6 +34,10 @@ BEGIN
         IF job <> root THEN
             PERFORM FROM {job} j WHERE j.id = greatest(job, root) FOR NO KEY UPDATE;
         END IF;
+    END IF;
+    IF unsure THEN
+        RETURN QUERY SELECT 'snapshot', NULL::{id_type}, NULL::text;
+        RETURN;
     END IF;
     UPDATE {job} j
     SET status = 'completed',
@@ -56,9 +63,6 @@ BEGIN
         END IF;
         RETURN QUERY SELECT 'lost', job, NULL::text;
         RETURN;
-    END IF;
-    IF fixed_snapshot THEN
-        RETURN QUERY SELECT 'snapshot', NULL::{id_type}, NULL::text;
     END IF;
     IF outcome IS NOT NULL THEN
         INSERT INTO {job_attempt} (job_id, attempt, worker_id, claimed_at, started_at, finished_at, outcome)

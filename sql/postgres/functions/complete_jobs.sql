@@ -1,11 +1,13 @@
 -- Completes jobs, continues their chains or closes them, and frees what waited for the chains that close: see the query
--- complete_jobs. First the locks, see {lock_jobs}. Each statement in here sees what was committed before it (unless the
--- transaction's snapshot is fixed, which is told), so no dependant is missed when the chains have closed. Without a token a job
--- is completed from outside, by whoever has locked it; `holder` is the worker that loses it by that.
+-- complete_jobs. First the locks, see {lock_jobs}. Each statement in here sees what was committed before it, so no dependant is
+-- missed when the chains have closed. Where the transaction's snapshot is fixed that is not so: before chains close it is told,
+-- with the rows locked and nothing written, and whoever has looked from outside calls again with `checked`. Without a token a
+-- job is completed from outside, by whoever has locked it; `holder` is the worker that loses it by that.
 -- Only what is out of the ordinary comes back: jobs that were `locked` by somebody else and left out, jobs whose lease was `lost`,
 -- jobs that were `freed`, and a row that says that the `snapshot` is fixed.
 CREATE OR REPLACE FUNCTION {complete_jobs}(
-    worker text, items json, outputs text[], closing {id_type}[], continuing {id_type}[], wait boolean
+    worker text, items json, outputs text[], closing {id_type}[], continuing {id_type}[], wait boolean,
+    checked boolean
 )
 RETURNS TABLE (what text, id {id_type}, type_name text)
 LANGUAGE plpgsql
@@ -20,8 +22,9 @@ DECLARE
     continues boolean;
 BEGIN
     locked := {lock_jobs}($4, $5, $6);
-    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+    IF cardinality($4) > 0 AND NOT $7 AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RETURN QUERY SELECT 'snapshot', NULL::{id_type}, NULL::text;
+        RETURN;
     END IF;
     WITH item AS MATERIALIZED (
         SELECT $1 AS worker, i.*

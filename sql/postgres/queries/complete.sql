@@ -5,32 +5,33 @@
 SELECT unnest({lock_jobs}(:closing::{id_type}[], :changing::{id_type}[], :wait::boolean));
 
 -- name: complete_jobs
--- params: worker, items, outputs, closing, continuing, wait
+-- params: worker, items, outputs, closing, continuing, wait, checked
 -- Complete jobs, insert their continuations, and release what waited for chains that end. A job whose lease is no longer held
 -- is told as lost, and nothing is written for it. Of what went well nothing comes back.
 -- A function, since several statements in one round trip must each see what was committed before it.
 SELECT c.what, c.id, c.type_name
 FROM {complete_jobs}(
-    :worker::text, :items::json, :outputs::text[], :closing::{id_type}[], :continuing::{id_type}[], :wait::boolean
+    :worker::text, :items::json, :outputs::text[], :closing::{id_type}[], :continuing::{id_type}[], :wait::boolean,
+    :checked::boolean
 ) c;
 
 -- name: complete_job
--- params: worker, id, chain_id, token, output, outcome, holder, waited, strict
+-- params: worker, id, chain_id, token, output, outcome, holder, waited, strict, checked
 -- Complete one job that closes its chain, in half the time that complete_jobs would take.
 SELECT c.what, c.id, c.type_name
 FROM {complete_job}(
     :worker::text, :id::{id_type}, :chain_id::{id_type}, :token::bigint, :output::text, :outcome::text, :holder::text,
-    :waited::double precision, :strict::boolean, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL
+    :waited::double precision, :strict::boolean, :checked::boolean, NULL::{id_type}, NULL::text, NULL::text, NULL::integer,
+    NULL::timestamptz, NULL::double precision, NULL::integer, NULL::integer, NULL::text, NULL::text, NULL::text
 ) c;
 
 -- name: continue_job
--- params: worker, id, chain_id, token, output, outcome, holder, waited, strict, next_id, next_type, next_input, next_priority, next_at, next_after, next_max_attempts, next_blockers, next_trace, next_until, next_on_failed
+-- params: worker, id, chain_id, token, output, outcome, holder, waited, strict, checked, next_id, next_type, next_input, next_priority, next_at, next_after, next_max_attempts, next_blockers, next_trace, next_until, next_on_failed
 -- Complete one job and continue its chain, in half the time that complete_jobs would take.
 SELECT c.what, c.id, c.type_name
 FROM {complete_job}(
     :worker::text, :id::{id_type}, :chain_id::{id_type}, :token::bigint, :output::text, :outcome::text, :holder::text,
-    :waited::double precision, :strict::boolean, :next_id::{id_type}, :next_type::text, :next_input::text,
+    :waited::double precision, :strict::boolean, :checked::boolean, :next_id::{id_type}, :next_type::text, :next_input::text,
     :next_priority::integer, :next_at::timestamptz, :next_after::double precision, :next_max_attempts::integer,
     :next_blockers::integer, :next_trace::text, :next_until::text, :next_on_failed::text
 ) c;

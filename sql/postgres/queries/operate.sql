@@ -110,3 +110,45 @@ SELECT triggered.id, triggered.type_name FROM triggered;
 INSERT INTO {job_event} (job_id, event, actor, detail)
 SELECT i.job_id, i.event, i.actor, i.detail::jsonb
 FROM json_to_recordset(:items::json) AS i (job_id {id_type}, event text, actor text, detail text);
+
+-- name: _all_completed
+-- Whether all chains that the job `j` was given as blockers have completed.
+j.blocker_count = (
+    SELECT count(*)
+    FROM {job_blocker} b
+    WHERE b.job_id = j.id
+      AND (SELECT t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1) = 'completed'
+);
+
+-- name: blocked_page
+-- params: type_name, after_at, after_id, limit
+-- Blocked jobs of a type in the order they were created, beyond a point, and whether all that they wait for has completed.
+SELECT j.id, j.created_at, {_all_completed}
+FROM (
+    SELECT j.id, j.created_at, j.blocker_count
+    FROM {job} j
+    WHERE j.type_name = :type_name
+      AND j.status = 'blocked'
+      AND (:after_id::{id_type} IS NULL OR (j.created_at, j.id) > (:after_at::timestamptz, :after_id::{id_type}))
+    ORDER BY j.created_at, j.id
+    LIMIT :limit
+) j;
+
+-- name: release_stranded
+-- params: ids
+-- Free those of these jobs that are blocked though all that they wait for has completed. What somebody has locked is left alone.
+WITH locked AS MATERIALIZED (
+    SELECT j.id
+    FROM {ids} i
+    JOIN {job} j ON j.id = i.id
+    WHERE j.status = 'blocked' AND {_all_completed}
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+UPDATE {job} j
+SET status = 'pending',
+    open_blockers = 0,
+    scheduled_at = greatest(j.scheduled_at, {now})
+FROM locked
+WHERE j.id = locked.id
+RETURNING j.id, j.type_name;

@@ -86,8 +86,8 @@ ORDER BY counted.number DESC, code.name;
 
 -- name: count_stranded
 -- params: types, limit
--- How many jobs are blocked by a chain that failed or was cancelled, looking at a limited number of blocked jobs of each
--- type: the oldest, since the others still move.
+-- How many jobs are blocked by a chain that failed or was cancelled, or though all that they wait for has completed, looking at
+-- a limited number of blocked jobs of each type: the oldest, since the others still move.
 SELECT count(*)
 FROM unnest(:types::text[]) AS type (name)
 CROSS JOIN LATERAL (
@@ -103,9 +103,12 @@ CROSS JOIN LATERAL (
     CROSS JOIN LATERAL (
         SELECT t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1
     ) t
-    WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled')
-      AND (SELECT w.blockers_until FROM {job} w WHERE w.id = j.id) = 'completed'
-    LIMIT 1
+    WHERE b.job_id = j.id
+    HAVING count(*) FILTER (WHERE t.status <> 'completed') = 0
+        OR (
+            count(*) FILTER (WHERE t.status IN ('failed', 'cancelled')) > 0
+            AND (SELECT w.blockers_until FROM {job} w WHERE w.id = j.id) = 'completed'
+        )
 ) stranded;
 
 -- name: longest_running

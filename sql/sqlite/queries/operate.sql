@@ -83,3 +83,38 @@ SELECT
     json_extract(value, '$.actor'),
     json_extract(value, '$.detail')
 FROM json_each(:items);
+
+-- name: _all_completed
+-- Whether all chains that the job `j` was given as blockers have completed.
+j.blocker_count = (
+    SELECT count(*)
+    FROM {job_blocker} b
+    WHERE b.job_id = j.id
+      AND (SELECT t.status FROM {job} t WHERE t.chain_id = b.blocked_by_chain_id ORDER BY t.chain_index DESC LIMIT 1) = 'completed'
+);
+
+-- name: blocked_page
+-- params: type_name, after_at, after_id, limit
+-- Blocked jobs of a type in the order they were created, beyond a point, and whether all that they wait for has completed.
+SELECT j.id, j.created_at, {_all_completed}
+FROM (
+    SELECT j.id, j.created_at, j.blocker_count
+    FROM {job} j
+    WHERE j.type_name = :type_name
+      AND j.status = 'blocked'
+      AND (j.created_at, j.id) > (coalesce(:after_at, ''), coalesce(:after_id, ''))
+    ORDER BY j.created_at, j.id
+    LIMIT :limit
+) j;
+
+-- name: release_stranded
+-- params: ids
+-- Free those of these jobs that are blocked though all that they wait for has completed.
+UPDATE {job} AS j
+SET status = 'pending',
+    open_blockers = 0,
+    scheduled_at = max(j.scheduled_at, {now})
+WHERE j.id IN (SELECT value FROM json_each(:ids))
+  AND j.status = 'blocked'
+  AND {_all_completed}
+RETURNING id, type_name;

@@ -83,8 +83,8 @@ ORDER BY number DESC, code.name;
 
 -- name: count_stranded
 -- params: types, limit
--- How many jobs are blocked by a chain that failed or was cancelled, looking at a limited number of blocked jobs of each
--- type: the oldest, since the others still move.
+-- How many jobs are blocked by a chain that failed or was cancelled, or though all that they wait for has completed, looking at
+-- a limited number of blocked jobs of each type: the oldest, since the others still move.
 SELECT count(*)
 FROM json_each(:types) type
 CROSS JOIN {job} j ON j.rowid IN (
@@ -94,13 +94,14 @@ CROSS JOIN {job} j ON j.rowid IN (
     ORDER BY i.created_at, i.id
     LIMIT :limit
 )
-WHERE EXISTS (
-    SELECT 1
+WHERE (
+    SELECT count(*) FILTER (WHERE t.status <> 'completed') = 0
+        OR (j.blockers_until = 'completed' AND count(*) FILTER (WHERE t.status IN ('failed', 'cancelled')) > 0)
     FROM {job_blocker} b
     JOIN {job} t ON t.id = (
         SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
     )
-    WHERE b.job_id = j.id AND t.status IN ('failed', 'cancelled') AND j.blockers_until = 'completed'
+    WHERE b.job_id = j.id
 );
 
 -- name: longest_running
