@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from collections.abc import Iterable, Mapping
@@ -21,19 +22,19 @@ from django.conf import settings
 from django.core import checks
 from django.db import connections, transaction
 from django.utils import timezone
-from django.utils.module_loading import import_string
+from django.utils.module_loading import autodiscover_modules
 
 try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.base import TaskError
+    from django.tasks.base import Task, TaskError
     from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 except ImportError:
     from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.base import TaskError
+    from django_tasks.base import Task, TaskError
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
@@ -167,7 +168,7 @@ class QueuertBackend(BaseTaskBackend):
         call = job.input if call is None else call
         if not isinstance(call, TaskCall):  # its queue is not one of this process
             call = TaskCall(call["path"], call["args"], call["kwargs"], call["queue"])
-        task = import_string(call.path).using(
+        task = known_task(call.path).using(
             priority=job.priority, queue_name=call.queue, run_after=_local(call.run_after), backend=self.alias
         )
         running = job.status is Status.RUNNING
@@ -206,6 +207,23 @@ class TaskRaised(Exception):
         self.error_code = code
 
 
+class UnknownTaskError(ImportError):
+    """A row names a task that this process does not have."""
+
+    error_code = "INVALID_INPUT:UNKNOWN_TASK"
+
+
+def known_task(path: str) -> Any:
+    """The task that this process has under a path. Nothing is imported for it: who can write a row could name any module."""
+    module, _, name = path.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    if not isinstance(found, Task) or found.module_path != path:
+        raise UnknownTaskError(
+            f"This process has no task {path!r}: define it in an app's tasks.py, or import its module there."
+        )
+    return found
+
+
 def _open_transaction() -> Any:
     """`task.enqueue()` takes no connection: it is part of whatever is open, also inside `with job.complete():`."""
     wrapper = connections[database_alias()]
@@ -213,7 +231,8 @@ def _open_transaction() -> Any:
 
 
 def register_backends() -> None:
-    """Make the job types of every backend in the settings known, so that a worker runs them."""
+    """Make the job types of every backend in the settings known, and the tasks of the apps, so that a worker runs them."""
+    autodiscover_modules("tasks")
     for alias, params in getattr(settings, "TASKS", {}).items():
         if params.get("BACKEND") == f"{__name__}.QueuertBackend":
             task_backends[alias]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import unittest
 from datetime import timedelta
 from typing import Any
 from unittest import mock
 
 import django
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
@@ -32,6 +34,20 @@ InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTask
 
 
 class Tasks(TestCase):
+    def test_a_row_imports_no_module(self) -> None:
+        result = tasks.add.enqueue(2)
+        for path in ("this.imported", "antigravity.fly", "os.system", "work.tasks.seen", "work.tasks.nothing"):
+            with self.subTest(path), connection.cursor() as cursor:
+                cursor.execute("SELECT input FROM queuert_job WHERE id = %s", [result.id])
+                (call,) = cursor.fetchone()
+                call = json.loads(call) if isinstance(call, str) else call
+                cursor.execute(
+                    "UPDATE queuert_job SET input = %s WHERE id = %s", [json.dumps({**call, "path": path}), result.id]
+                )
+                with self.assertRaisesRegex(ImportError, "has no task"):
+                    default_task_backend.get_result(result.id)
+        self.assertFalse({"this", "antigravity"} & set(sys.modules))
+
     def test_a_task_runs_and_its_value_is_kept(self) -> None:
         result = tasks.add.enqueue(2, second=3)
         self.assertEqual((result.status, result.args, result.kwargs), (TaskResultStatus.READY, [2], {"second": 3}))
