@@ -45,7 +45,7 @@ def find_app(args: argparse.Namespace) -> Queuert:
             raise UsageError("--prefix, --schema and --id-type go with --url: an application's object has its own.")
         return load_app(spec)
     if url is None:
-        raise UsageError("Which database? Pass --app MODULE:APP or --url URL, or set QUEUERT_APP or QUEUERT_URL.")
+        raise UsageError("Which database? Pass --app MODULE:APP, --url or --url-file, or set QUEUERT_APP or QUEUERT_URL.")
     try:
         # Ids of the usual type can be made without the application, others only by it.
         return Queuert(url, generate_id=None if args.id_type is None else _never, **given)
@@ -55,11 +55,25 @@ def find_app(args: argparse.Namespace) -> Queuert:
 
 def named(args: argparse.Namespace) -> tuple[str | None, str | None]:
     """The application or the URL that is meant, one of them or neither: an option wins over the environment."""
+    if getattr(args, "url_file", None) is not None:
+        args.url = _url_in(args.url_file)
     if args.app is not None or args.url is not None:
         return args.app, args.url
     if spec := os.environ.get("QUEUERT_APP"):
         return spec, None
     return None, os.environ.get("QUEUERT_URL") or None
+
+
+def _url_in(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            url = file.readline(10_000).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"--url-file {path!r} cannot be read: {reason}.") from None
+    if not url:
+        raise UsageError(f"--url-file {path!r} is empty: its first line must be the URL.")
+    return url
 
 
 def load_app(spec: str) -> Queuert:

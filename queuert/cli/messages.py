@@ -8,11 +8,14 @@ from collections.abc import Sequence
 
 from queuert.cli.exits import CommandError
 from queuert.errors import QueuertError
-from queuert.storage.urls import safe_url, scrub
+from queuert.storage.urls import MASK, safe_url, scrub
 
+# Each begins where a word does, and is bounded: messages quote text of any length.
 _SECRETIVE = re.compile(
-    r"[A-Za-z][A-Za-z0-9+.-]*://\S+|\b[A-Za-z_]*(?:password|secret)[A-Za-z_]*\s*=\s*(?:'[^']*'?|\S+)", re.IGNORECASE
+    r"\b[A-Za-z][A-Za-z0-9+.-]{0,40}://\S+|\b[A-Za-z_]{0,40}(?:passw|pwd|secret)[A-Za-z_]{0,40}\s*=\s*(?:'[^']*'?|\S+)",
+    re.IGNORECASE,
 )
+_BARE_CREDENTIALS = re.compile(r"(?<!\S)(['\"]?[^\s:@/'\"]{1,64}):(?!//)\S{1,1000}@")
 
 
 def message_of(error: BaseException) -> str:
@@ -28,4 +31,4 @@ def hide_secrets(text: str, urls: Sequence[str | None] = ()) -> str:
     for url in (*urls, os.environ.get("QUEUERT_URL")):
         if url:
             text = scrub(text, url)
-    return _SECRETIVE.sub(lambda match: safe_url(match[0]), text)
+    return _BARE_CREDENTIALS.sub(rf"\1:{MASK}@", _SECRETIVE.sub(lambda match: safe_url(match[0]), text))

@@ -21,6 +21,7 @@ examples:
 
 Every command takes --app MODULE:APP or --url URL, or reads QUEUERT_APP or QUEUERT_URL (a worker needs the application).
 An id may be shortened to any unambiguous beginning or end of at least 6 characters.
+A URL with a password is better in QUEUERT_URL or in a file (--url-file): everybody on the machine sees the list of processes.
 exit codes: 0 fine; 1 not found, nothing matched, refused or unhealthy; 2 wrong usage
 """
 
@@ -106,6 +107,9 @@ def add_database(command: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--url",
         help="the database itself, without the application's code (or QUEUERT_URL): sqlite:///file.db, postgresql://...",
+    )
+    which.add_argument(
+        "--url-file", metavar="FILE", help="a file whose first line is the URL: nobody sees it in the list of processes"
     )
     group.add_argument("--prefix", metavar="NAME", help="with --url: the tables' prefix (queuert_)")
     group.add_argument("--schema", metavar="NAME", help="with --url: the schema on PostgreSQL (public)")

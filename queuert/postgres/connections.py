@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import re
 import threading
 import time
 import weakref
@@ -35,7 +36,7 @@ from queuert.postgres.connection import OwnConnection
 from queuert.postgres.direct import DirectConnection
 from queuert.postgres.settings import OUR_SEARCH_PATH, TCP_USER_TIMEOUT
 from queuert.postgres.stack import lend_last_used
-from queuert.storage.urls import Target, safe_url, scrub
+from queuert.storage.urls import MASK, Target, safe_url, scrub
 
 POOL_SIZE: Final = 10
 OLDEST_SERVER: Final = 120_000
@@ -67,7 +68,7 @@ class Connections:
         if pool_size is not None and (isinstance(pool_size, bool) or not isinstance(pool_size, int) or pool_size < 1):
             raise ValueError(f"pool_size must be a whole number of at least 1, not {pool_size!r}.")
         if target.url is not None:
-            _check_url(target.url)
+            check_url(target.url)
         self._target = target
         self._pool_size = pool_size or POOL_SIZE
         self._prepared_statements = prepared_statements
@@ -365,11 +366,16 @@ def _is_plain(conn: Connection) -> bool:
     return True
 
 
-def _check_url(url: str) -> None:
+def check_url(url: str) -> None:
+    """Refuse what libpq cannot read. Nothing of it is repeated, not even what the driver quotes: it may be of a password."""
     try:
         conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise UnsupportedDatabaseError(f"{safe_url(url)!r} is not a PostgreSQL URL: {scrub(str(error), url).strip()}") from None
+        problem = re.sub(r'"[^"]*("|$)', MASK, str(error).strip(), flags=re.DOTALL)
+        raise UnsupportedDatabaseError(
+            f"This is not a PostgreSQL URL, such as postgresql://user:password@host/database: {problem}. "
+            "Write special characters of a password in percent-encoding."
+        ) from None
 
 
 def _value(option: Any) -> Any:

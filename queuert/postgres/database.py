@@ -31,7 +31,7 @@ from queuert.hooks import Hooks
 from queuert.notify.protocol import Notifier
 from queuert.postgres import errors, migrator
 from queuert.postgres.block import PostgresBlock
-from queuert.postgres.connections import CONNECT_TIMEOUT, POOL_TIMEOUT, Connections, jittered
+from queuert.postgres.connections import CONNECT_TIMEOUT, POOL_TIMEOUT, Connections, check_url, jittered
 from queuert.postgres.dialect import POSTGRES
 from queuert.postgres.listener import PostgresNotifier
 from queuert.postgres.repository import PostgresRepository
@@ -85,7 +85,7 @@ class PostgresDatabase(Database):
             connect_timeout=connect_timeout,
             pool_timeout=pool_timeout,
         )
-        self._listen_url = parse_target(listen_url).url if listen_url is not None else None
+        self._listen_url = _listen_url(listen_url)
         self._lent: dict[Connection, PostgresSession] = {}
         """The sessions of the blocks that are open, by connection."""
         forks.watch(self)
@@ -234,3 +234,15 @@ class PostgresDatabase(Database):
 
     def after_fork(self) -> Iterable[object]:
         return self._connections.after_fork()
+
+
+def _listen_url(url: object) -> str | None:
+    if url is None:
+        return None
+    target = parse_target(url)
+    if target.url is None:
+        raise UnsupportedDatabaseError(
+            "listen_url must be the URL of the PostgreSQL server itself: postgresql://host/database."
+        )
+    check_url(target.url)
+    return target.url

@@ -16,7 +16,9 @@ MASK = "***"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _KEY_VALUE = re.compile(r"\s*[A-Za-z_]\w*\s*=")
-_SECRET_KEY = r"[A-Za-z_]*(?:password|secret)[A-Za-z_]*"
+_SECRET_KEY = r"[A-Za-z_]*(?:passw|pwd|secret)[A-Za-z_]*"
+# What is surely no secret: a path without anything that separates the parts of a URL.
+_PLAIN_PATH = re.compile(r"[\w./\\-]+")
 _CREDENTIALS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/?#@:]*):([^/?#]*)@")
 _LOOSE_CREDENTIALS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/?#@:]*):(.*)@", re.DOTALL)
 _QUERY_SECRET = re.compile(rf"([?&]{_SECRET_KEY}=)([^&#]*)", re.IGNORECASE)
@@ -66,31 +68,37 @@ def _parse_text(text: str) -> Target:
     scheme = _SCHEME.match(text)
     name = scheme[1].lower() if scheme else ""
     if name == "sqlite":
-        return Target("sqlite", path=_sqlite_path(text[len("sqlite:") :], text))
+        return Target("sqlite", path=_sqlite_path(text[len("sqlite:") :]))
     if name in ("postgresql", "postgres", "postgresql+psycopg") and text[len(name) :].startswith("://"):
         return Target("postgres", url="postgresql" + text[len(name) :])
     if scheme is None and _KEY_VALUE.match(text):
         return Target("postgres", url=text)
-    if scheme is None:
+    # What could not be understood is not repeated: a password may be anywhere in it.
+    if scheme is None and _PLAIN_PATH.fullmatch(text):
         raise UnsupportedDatabaseError(
             f"{text!r} is not a URL: for a SQLite file write 'sqlite:///{text}' or pass a pathlib.Path."
         )
+    if scheme is not None and text[scheme.end() :].startswith("//"):
+        raise UnsupportedDatabaseError(
+            f"{scheme[1]!r} is not a database this library knows: use sqlite:///file.db or postgresql://host/database."
+        )
+    stray = " It begins with a space or a quote." if text[0] in " \t\r\n'\"" else ""
     raise UnsupportedDatabaseError(
-        f"{safe_url(text)!r} is not a database this library knows: use sqlite:///file.db or postgresql://host/database."
+        f"The target is not a URL: write sqlite:///file.db or postgresql://user:password@host/database.{stray}"
     )
 
 
-def _sqlite_path(rest: str, text: str) -> str:
+def _sqlite_path(rest: str) -> str:
     if rest in ("//", f"///{MEMORY}", f"//{MEMORY}"):
         return MEMORY
     path = rest.removeprefix("///")
     if path == rest or not path or path.startswith("?"):
         raise UnsupportedDatabaseError(
-            f"{text!r} names no file: write three slashes and a relative path (sqlite:///file.db), or four for an "
+            "This SQLite URL names no file: write three slashes and a relative path (sqlite:///file.db), or four for an "
             "absolute one (sqlite:////var/lib/file.db)."
         )
     if "?" in path:
-        raise UnsupportedDatabaseError(f"{text!r} has options after '?': pass them to Queuert(...) instead.")
+        raise UnsupportedDatabaseError("This SQLite URL has options after '?': pass them to Queuert(...) instead.")
     return path
 
 
@@ -123,7 +131,7 @@ def _secrets(url: str) -> list[str]:
     credentials = _CREDENTIALS.match(url) or _LOOSE_CREDENTIALS.match(url)
     if credentials:
         found.append(credentials[2])
-        found.extend(re.split("[/@]", credentials[2]))
+        found.extend(re.split("[/@:?#]", credentials[2]))
     found.extend([unquote(secret) for secret in found] + [secret.strip("'") for secret in found])
     # A secret of one or two characters would blank out half of the message, and hides nothing.
     return sorted({secret for secret in found if len(secret) > 2}, key=len, reverse=True)
