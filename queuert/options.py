@@ -38,12 +38,23 @@ def seconds(value: Duration, name: str, *, positive: bool = False) -> float:
     if isinstance(value, timedelta):
         result = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        result = float(value)
+        try:
+            result = float(value)
+        except OverflowError:
+            result = math.inf
     else:
         raise TypeError(f"{name} must be a number of seconds or a timedelta, not {type(value).__name__}.")
     if not math.isfinite(result) or result < 0 or (positive and result == 0) or result > MAX_SECONDS:
-        raise ValueError(f"{name} must be {'more than zero' if positive else 'zero or more'} seconds, not {value!r}.")
+        shown = repr(value) if math.isfinite(result) or isinstance(value, float) else "a number beyond a century"
+        raise ValueError(f"{name} must be {'more than zero' if positive else 'zero or more'} seconds, not {shown}.")
     return result
+
+
+def storable(text: str, name: str) -> str:
+    """A text that a database can be asked about, checked."""
+    if _UNSTORABLE.search(text):
+        raise ValueError(f"{name} must hold no NUL and no lone surrogate: {text!r}.")
+    return text
 
 
 def instant(value: datetime, name: str) -> datetime:

@@ -21,6 +21,7 @@ from queuert.storage.protocol import Session
 from queuert.storage.records import Running
 
 LONGEST_RUNNING: Final = 20
+MAX_COUNT: Final = 2**31 - 1
 SHARE: Final = 500
 """Each type is counted at least so far, however many there are to share the limit."""
 TRIED: Final = (Status.RUNNING, Status.FAILED)
@@ -111,8 +112,8 @@ class History:
         wanted = _names(types, "types")
         if count_limit is not None and (isinstance(count_limit, bool) or not isinstance(count_limit, int)):
             raise TypeError(f"count_limit must be a whole number or None, not {count_limit!r}.")
-        if count_limit is not None and count_limit < 1:
-            raise ValueError(f"count_limit must be at least 1, or None to count all, not {count_limit}.")
+        if count_limit is not None and not 1 <= count_limit <= MAX_COUNT:
+            raise ValueError(f"count_limit must be from 1 to {MAX_COUNT:,}, or None to count all.")
         return self._context.read(conn, lambda session: self._stats(session, wanted, count_limit, share))
 
     def _stats(self, session: Session, wanted: list[str] | None, limit: int | None, share: int) -> Stats:

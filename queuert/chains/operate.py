@@ -17,6 +17,7 @@ from queuert.errors import (
     JobStateError,
 )
 from queuert.model import Chain, Job, Status
+from queuert.options import storable
 from queuert.storage.protocol import Session
 
 MAX_ACTOR: Final = 200
@@ -156,9 +157,9 @@ def checked_actor(actor: object) -> str | None:
         return None
     if not isinstance(actor, str):
         raise TypeError(f"actor must be a string, not {type(actor).__name__}.")
-    if not actor or len(actor) > MAX_ACTOR or "\0" in actor:
-        raise ValueError(f"actor must be a name of 1 to {MAX_ACTOR} characters, none of them NUL, not {actor!r}.")
-    return actor
+    if not actor or len(actor) > MAX_ACTOR:
+        raise ValueError(f"actor must be a name of 1 to {MAX_ACTOR} characters, not {actor!r}.")
+    return storable(actor, "actor")
 
 
 def checked_reason(reason: object) -> str | None:
@@ -167,6 +168,6 @@ def checked_reason(reason: object) -> str | None:
         return None
     if not isinstance(reason, str):
         raise TypeError(f"reason must be a string, not {type(reason).__name__}.")
-    if not reason or len(reason) > MAX_REASON or "\0" in reason:
-        raise ValueError(f"reason must have 1 to {MAX_REASON} characters, none of them NUL, not {reason!r}.")
-    return reason
+    if not reason or len(reason) > MAX_REASON:
+        raise ValueError(f"reason must have 1 to {MAX_REASON} characters, not {reason!r}.")
+    return storable(reason, "reason")

@@ -28,7 +28,7 @@ from queuert.errors import (
 from queuert.job_types import JobType, JobTypeOrName, check_type
 from queuert.model import Chain, Job, Page, Status
 from queuert.notify.protocol import Channel, Notice
-from queuert.options import Duration, instant, seconds
+from queuert.options import Duration, instant, seconds, storable
 from queuert.storage.protocol import Session
 from queuert.storage.records import iso
 
@@ -336,10 +336,10 @@ class _Page:
             raise InvalidCursorError() from error
 
 
-def _listed(values: Iterable[object], name: str) -> Iterable[object]:
+def _listed(values: Iterable[object], name: str) -> list[object]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a list, not {type(values).__name__}.")
-    return values
+    return list(values)  # once: it may be a generator
 
 
 def _names(types: Iterable[object] | None, name: str) -> list[str] | None:
@@ -349,7 +349,7 @@ def _names(types: Iterable[object] | None, name: str) -> list[str] | None:
     for entry in names:
         if not isinstance(entry, str):
             raise TypeError(f"{name} must hold job types or their names, not {entry!r}.")
-    return sorted({str(entry) for entry in names})
+    return sorted({storable(str(entry), name) for entry in names})
 
 
 def _statuses(statuses: Iterable[object] | None) -> list[str] | None:
@@ -370,7 +370,7 @@ def _codes(codes: Iterable[str] | None) -> list[str] | None:
             raise TypeError(
                 f"error_codes must hold codes such as 'TIMEOUT:GATEWAY', or 'TIMEOUT:' for all of them, not {code!r}."
             )
-    return sorted({str(code) for code in listed})
+    return sorted({storable(str(code), "error_codes") for code in listed})
 
 
 def _time(value: datetime | None, name: str) -> str | None:

@@ -132,6 +132,7 @@ def pydantic_of(cls: Any) -> Converter:
             names = ", ".join(sorted(extra))
             raise CodecError(f"expected {expected}, got {article(type(value).__name__)}, which would lose {names}")
         data = guarded(lambda: value.model_dump(mode="json", by_alias=True, warnings=False))
+        _check_numbers(guarded(lambda: value.model_dump(by_alias=True, warnings=False)), data)
         load(data)  # a model can be changed after it was validated
         return data
 
@@ -156,3 +157,20 @@ def pydantic_of(cls: Any) -> Converter:
         )
     kinds = frozenset(KINDS.values()) if is_root else OBJECT
     return Converter(dump, load, expected, kinds, shape=shape, load_text=load_text)
+
+
+def _check_numbers(value: Any, data: Any) -> None:
+    """Refuse a NaN or an infinity that pydantic has made null of: where a field may be anything, it does."""
+    if isinstance(value, float) and data is None:
+        raise CodecError(f"{value} is not JSON")
+    if isinstance(value, dict) and isinstance(data, dict) and len(value) == len(data):
+        pairs: Any = zip(data, value.values(), data.values(), strict=True)
+    elif isinstance(value, (list, tuple)) and isinstance(data, list) and len(value) == len(data):
+        pairs = zip(range(len(data)), value, data, strict=True)
+    else:
+        return
+    for place, each, dumped in pairs:
+        try:
+            _check_numbers(each, dumped)
+        except CodecError as error:
+            raise error.within(place) from None

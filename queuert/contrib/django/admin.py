@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.paginator import Paginator
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 
+from queuert.app import context_of
 from queuert.contrib.django.conf import project_queue
 from queuert.contrib.django.models import Job
-from queuert.errors import QueuertError
+from queuert.errors import InvalidJobIdError, QueuertError
 
 MOST_COUNTED = 10_000
 
@@ -44,6 +46,14 @@ class JobAdmin(admin.ModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return self.get_readonly_fields(request, obj)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """A malformed id is one that is not there; PostgreSQL would refuse to compare it."""
+        return super().get_object(request, object_id, from_field) if _is_id(object_id) else None
+
+    def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
+        words = request.GET.get(SEARCH_VAR, "").split()
+        return tuple(f for f in self.search_fields if not f.endswith("id") or all(_is_id(word.strip("\"'")) for word in words))
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -85,3 +95,11 @@ class JobAdmin(admin.ModelAdmin):
             else:
                 acted += 1
         self.message_user(request, f"{acted} chains {done}.", messages.SUCCESS if acted else messages.INFO)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        context_of(project_queue()).ids.check(text)
+    except InvalidJobIdError:
+        return False
+    return True

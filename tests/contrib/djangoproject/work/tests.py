@@ -147,6 +147,9 @@ class Admin(TestCase):
         self.assertNotContains(page, 'name="_save"')
         self.assertEqual(self.client.post(url, {"status": "completed"}).status_code, 403)
         self.assertEqual(self.client.get(reverse("admin:queuert_job_add")).status_code, 403)
+        for malformed in ("nothing", "12", "a%00b"):
+            self.assertEqual(self.client.get(reverse("admin:queuert_job_change", args=[malformed])).status_code, 302)
+            self.assertEqual(self.client.get(self.list, {"q": malformed}).status_code, 200)
         self.assertEqual(self.client.get(reverse("admin:queuert_job_delete", args=[self.chain.id])).status_code, 403)
 
     def act(self, action: str) -> Any:
