@@ -1,0 +1,45 @@
+"""How things stand, read once for all pages that are open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from queuert.chains.history import Stats
+from queuert.chains.periodic import PeriodicStatus
+from queuert.dashboard.showing import jsonable
+from queuert.dashboard.visit import Visit
+
+STATES: Final = ("pending", "running", "blocked", "failed", "completed", "cancelled")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Everything that the overview rests on, at one moment."""
+
+    now: datetime
+    stats: Stats
+    schedules: list[PeriodicStatus]
+
+
+def read_standing(visit: Visit) -> Standing:
+    """How things stand, at most a second ago."""
+    return visit.shared("standing", lambda: _read(visit))
+
+
+def _read(visit: Visit) -> Standing:
+    context = visit.context
+    now = context.read(None, context.repository.clock)
+    return Standing(now, visit.app.stats(), read_schedules(visit))
+
+
+def read_schedules(visit: Visit) -> list[PeriodicStatus]:
+    """What recurs: with the app's own definitions, and what only the database knows of."""
+    own = visit.app.periodics()
+    names = {schedule.name for schedule in own}
+    return [*own, *(noted for noted in visit.app.periodics(noted=True) if noted.name not in names)]
+
+
+def standing_json(standing: Standing) -> dict[str, Any]:
+    return {"at": jsonable(standing.now), "stats": jsonable(standing.stats), "schedules": jsonable(standing.schedules)}
