@@ -43,3 +43,10 @@ def read_schedules(visit: Visit) -> list[PeriodicStatus]:
 
 def standing_json(standing: Standing) -> dict[str, Any]:
     return {"at": jsonable(standing.now), "stats": jsonable(standing.stats), "schedules": jsonable(standing.schedules)}
+
+
+def read_types(visit: Visit) -> list[str]:
+    """The types that there are jobs of, and those that the app defines."""
+    context = visit.context
+    stored = visit.shared("types", lambda: context.read(None, context.repository.job_types), lasts=10.0)
+    return sorted({*stored, *(job_type.name for job_type in visit.app.types)})
