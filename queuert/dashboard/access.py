@@ -31,7 +31,9 @@ WRONG_TOKEN: Final = "The token is wrong or missing: open the address with ?toke
 NOT_LOCAL: Final = (
     "Without a token or authenticate= the dashboard answers only on the machine that it runs on: give create_app one of them."
 )
-WRONG_FORM: Final = "The form is out of date or was not sent from this dashboard; nothing was changed. Go back, reload, try again."
+WRONG_FORM: Final = (
+    "The form is out of date or was not sent from this dashboard; nothing was changed. Go back, reload, try again."
+)
 READ_ONLY: Final = "This dashboard is read-only; nothing was changed."
 
 
@@ -164,6 +166,4 @@ def csrf_token(request: Request) -> str:
 
 def remember_csrf(response: Response, request: Request, token: str, root: str) -> None:
     if request.cookies.get(CSRF_COOKIE) != token:
-        response.set_cookie(
-            CSRF_COOKIE, token, path=root or "/", httponly=True, samesite="Lax", secure=request.is_secure
-        )
+        response.set_cookie(CSRF_COOKIE, token, path=root or "/", httponly=True, samesite="Lax", secure=request.is_secure)

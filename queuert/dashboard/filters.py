@@ -97,10 +97,10 @@ def read_filters(given: MultiDict[str, str], allowed: Iterable[str], *, strict: 
         raise BadInput(f"{unknown[0][:50]!r} is no parameter here: it takes {', '.join(known)}.")
     for name in known:
         for value in given.getlist(name):
-            if "\0" in value or len(value) > LONGEST and name != "cursor":
+            if "\0" in value or (len(value) > LONGEST and name != "cursor"):
                 raise BadInput(f"{name} has a value that no job can have.")
     found: dict[str, Any] = {name: _listed(given, name) for name in LISTS if name in known}
-    if wrong := [status for status in found["status"] if status not in {each.value for each in Status}]:
+    if wrong := [status for status in found.get("status", ()) if status not in {each.value for each in Status}]:
         raise BadInput(f"{wrong[0]!r} is no status: it is one of {', '.join(status.value for status in Status)}.")
     found["order"] = _one_of(given, "order", ("desc", "asc"))
     found["cursor"] = given.get("cursor", "")
@@ -137,4 +137,6 @@ def _time(name: str, text: str) -> datetime:
     try:
         return moment(text).astimezone(timezone.utc)
     except (argparse.ArgumentTypeError, OverflowError) as error:
-        raise BadInput(f"{name}: {error}" if isinstance(error, argparse.ArgumentTypeError) else f"{name} is too far away.") from error
+        raise BadInput(
+            f"{name}: {error}" if isinstance(error, argparse.ArgumentTypeError) else f"{name} is too far away."
+        ) from error

@@ -12,10 +12,13 @@ from typing import Final
 
 from queuert.model import Chain, Job
 
-WIDTH, HEIGHT: Final = 176, 46
-GAP_X, GAP_Y: Final = 44, 54
+WIDTH: Final = 176
+HEIGHT: Final = 46
+GAP_X: Final = 44
+GAP_Y: Final = 54
 MARGIN: Final = 12
-FIRST, LAST: Final = 3, 5  # jobs of a long chain that are drawn
+FIRST: Final = 3  # jobs of a long chain that are drawn, from its beginning
+LAST: Final = 5  # and from its end
 BLOCKERS: Final = 6
 BLOCKED: Final = 6
 LETTERS: Final = 22
@@ -126,9 +129,8 @@ def _below(tail: Node, blocked: Sequence[Job], more: bool) -> Iterator[Node]:
     for job in blocked[:BLOCKED]:
         yield Node(tail.x, y, _short(job.type_name), f"waiting: {job.id[-8:]}", job.status.value, "jobs", job.id)
         y += HEIGHT + 14
-    if rest := len(blocked) - BLOCKED:
-        if rest > 0:
-            yield Node(tail.x, y, f"{rest:,}{'+' if more else ''} jobs more", "wait for this chain", "fold")
+    if (rest := len(blocked) - BLOCKED) > 0:
+        yield Node(tail.x, y, f"{rest:,}{'+' if more else ''} jobs more", "wait for this chain", "fold")
 
 
 def _across(left: Node, right: Node) -> Edge:

@@ -45,7 +45,8 @@ def redact_by_name(names: Iterable[str] = DEFAULT_NAMES) -> Redact:
     spellings = "|".join(r"[-_ ]?".join(map(re.escape, name)) for name in sorted(wanted, key=len, reverse=True))
     # `password=...`, `"api_key": "..."`, `Authorization: Bearer ...`, also in the repr of a dict.
     assigned = re.compile(
-        rf"((?:{spellings})[\w-]*[\"']?\s*[=:]\s*(?:bearer\s+|basic\s+)?)(\"[^\"\n]*\"?|'[^'\n]*'?|[^\s,;)}}\]]+)", re.IGNORECASE
+        rf"((?:{spellings})[\w-]*[\"']?\s*[=:]\s*(?:bearer\s+|basic\s+)?)(\"[^\"\n]*\"?|'[^'\n]*'?|[^\s,;)}}\]]+)",
+        re.IGNORECASE,
     )
 
     def redact(kind: Kind, type_name: str, value: Any) -> Any:

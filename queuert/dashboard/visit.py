@@ -65,14 +65,18 @@ class Visit:
     def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """A page made of a template."""
         token = access.csrf_token(self.request)
-        text = environment().get_template(template).render(
-            visit=self,
-            url=self.url,
-            title=self.settings.title,
-            csrf_token=token,
-            csrf_field=access.CSRF_FIELD,
-            may=self.may,
-            **values,
+        text = (
+            environment()
+            .get_template(template)
+            .render(
+                visit=self,
+                url=self.url,
+                title=self.settings.title,
+                csrf_token=token,
+                csrf_field=access.CSRF_FIELD,
+                may=self.may,
+                **values,
+            )
         )
         response = Response(text, status=status, mimetype="text/html")
         access.remember_csrf(response, self.request, token, self.root)

@@ -57,7 +57,7 @@ def _output(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else None
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"The output must be JSON, such as {{}} or \"text\": {error}.") from error
+        raise BadInput(f'The output must be JSON, such as {{}} or "text": {error}.') from error
 
 
 def many(visit: Visit, act: str) -> Response:
