@@ -85,8 +85,11 @@ def test_the_wheel_has_every_module_and_every_sql_file(wheel: Path) -> None:
     packaged = set(zipfile.ZipFile(wheel).namelist())
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "queuert").rglob("*.py")}
     sql = {f"queuert/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "sql").rglob("*.sql")}
+    folder = ROOT / "queuert" / "dashboard"
+    pages = {path.relative_to(ROOT).as_posix() for part in ("templates", "static") for path in (folder / part).iterdir()}
     assert sql
-    assert (modules | sql | {"queuert/py.typed"}) - packaged == set()
+    assert {"queuert/dashboard/static/dashboard.js", "queuert/dashboard/templates/base.html"} <= pages
+    assert (modules | sql | pages | {"queuert/py.typed"}) - packaged == set()
 
 
 @pytest.mark.parametrize("dialect", ["postgres", "sqlite"])

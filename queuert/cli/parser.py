@@ -42,6 +42,7 @@ def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
     from queuert.cli import (
         acts,
         cleanup,
+        dashboard,
         demo,
         health,
         listing,
@@ -67,7 +68,22 @@ def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"queuert {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, worker, migrate, stats, top, health, listing, show, periodic, starting, acts, cleanup, schema):
+    for module in (
+        demo,
+        worker,
+        migrate,
+        stats,
+        top,
+        health,
+        listing,
+        show,
+        periodic,
+        starting,
+        acts,
+        cleanup,
+        dashboard,
+        schema,
+    ):
         module.add(commands)
     return parser
 

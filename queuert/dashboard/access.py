@@ -155,7 +155,7 @@ def _sent_from_elsewhere(request: Request) -> bool:
         return site not in ("same-origin", "none")
     origin = request.headers.get("Origin")
     hosts = {request.host.lower(), request.headers.get("X-Forwarded-Host", "").strip().lower()}
-    return origin is not None and urlsplit(origin).netloc.lower() not in hosts
+    return origin is not None and (urlsplit(origin).netloc.lower() or "nowhere") not in hosts
 
 
 def csrf_token(request: Request) -> str:

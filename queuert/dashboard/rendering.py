@@ -29,6 +29,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(time=time_tag, lasting=_lasting, short=short_id, pretty=pretty, count=count, percent=percent)
+    made.tests["allowed"] = lambda act, may: may(act)
     made.globals["version"] = static_version()
     return made
 

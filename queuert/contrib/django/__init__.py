@@ -17,10 +17,11 @@ from queuert.contrib.django.provider import DjangoProvider
 
 if TYPE_CHECKING:
     from queuert import Queuert
+    from queuert.contrib.django.dashboard import dashboard_urls
 
     queue: Queuert
 
-__all__ = ["DjangoProvider", "queue"]
+__all__ = ["DjangoProvider", "dashboard_urls", "queue"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,4 +29,8 @@ def __getattr__(name: str) -> Any:
         from queuert.contrib.django.conf import project_queue
 
         return project_queue()
+    if name == "dashboard_urls":  # its libraries are an extra
+        from queuert.contrib.django.dashboard import dashboard_urls
+
+        return dashboard_urls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,19 @@ def create_app():
     queue.init_app(app, db=db)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from queuert.contrib.flask.extension import FlaskQueuert
 
-__all__ = ["FlaskQueuert"]
+if TYPE_CHECKING:
+    from queuert.contrib.flask.dashboard import dashboard_blueprint
+
+__all__ = ["FlaskQueuert", "dashboard_blueprint"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "dashboard_blueprint":  # its libraries are an extra
+        from queuert.contrib.flask.dashboard import dashboard_blueprint
+
+        return dashboard_blueprint
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,6 +21,7 @@ from queuert.model import Status
 
 MOST: Final = 1_000  # in one go
 BATCH: Final = 100
+LONGEST_REASON: Final = 200  # characters
 BREATH: Final = 0.05  # seconds between two batches
 
 # The states in which an act makes sense: those that a filter without one means.
@@ -34,23 +35,31 @@ STATES: Final[dict[str, tuple[Status, ...]]] = {
 
 def chain(visit: Visit, id: str, act: str) -> Response:
     app, form = visit.app, visit.request.form
-    cascade, by = form.get("cascade") == "yes", visit.visitor.name
+    cascade, by, why = form.get("cascade") == "yes", visit.visitor.name, reason(visit)
     if act == "retry":
-        app.retry_chain(id, actor=by)
+        app.retry_chain(id, actor=by, reason=why)
     elif act == "cancel":
-        app.cancel_chain(id, cascade=cascade, actor=by)
+        app.cancel_chain(id, cascade=cascade, actor=by, reason=why)
     elif act == "finish":
         with app.complete_chain(id) as tail:
             tail.finish(_output(form.get("output", "")))
     else:
-        app.delete_chain(id, cascade=cascade, actor=by)
+        app.delete_chain(id, cascade=cascade, actor=by, reason=why)
         return visit.back(visit.url("chains"), done=act)
     return visit.back(visit.url("chains", id), done=act)
 
 
 def job(visit: Visit, id: str, act: str) -> Response:
-    visit.app.trigger_job(id, actor=visit.visitor.name)
+    visit.app.trigger_job(id, actor=visit.visitor.name, reason=reason(visit))
     return visit.back(visit.url("jobs", id), done=act)
+
+
+def reason(visit: Visit) -> str | None:
+    """Why, if the form says so."""
+    text = " ".join(visit.request.form.get("reason", "").split())
+    if "\0" in text or len(text) > LONGEST_REASON:
+        raise BadInput(f"A reason has at most {LONGEST_REASON} characters.")
+    return text or None
 
 
 def _output(text: str) -> Any:
@@ -99,14 +108,14 @@ def _matching(visit: Visit, act: str, kind: str, filters: Filters) -> tuple[list
 
 
 def _doing(visit: Visit, act: str) -> Callable[[Sequence[str]], object]:
-    app, by = visit.app, visit.visitor.name
+    app, by, why = visit.app, visit.visitor.name, reason(visit)
     if act == "retry":
-        return lambda ids: app.retry_chains(ids, actor=by)
+        return lambda ids: app.retry_chains(ids, actor=by, reason=why)
     if act == "cancel":
-        return lambda ids: app.cancel_chains(ids, actor=by)
+        return lambda ids: app.cancel_chains(ids, actor=by, reason=why)
     if act == "trigger":
-        return lambda ids: app.trigger_jobs(ids, actor=by)
-    return lambda ids: app.delete_chains(ids, actor=by)
+        return lambda ids: app.trigger_jobs(ids, actor=by, reason=why)
+    return lambda ids: app.delete_chains(ids, actor=by, reason=why)
 
 
 def _in_batches(do: Callable[[Sequence[str]], object], ids: Sequence[str]) -> tuple[int, int]:
