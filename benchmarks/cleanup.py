@@ -79,6 +79,11 @@ class Claims:
         with patch.object(Claimer, "claim", timed):
             yield
 
+    def wait_for_one(self, since: float, deadline: float) -> None:
+        """A turn may be over before the worker has claimed anything: then it goes on until it has."""
+        while not any(at >= since for at, _, _ in self.taken[-1:]) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
 
 class Part:
     """The claims of all the turns with a cleanup, or of all those without."""
@@ -170,6 +175,7 @@ def _race(table: Table, where: str, store: Store, clean: Clean, chains: int) -> 
                 for part, work in turns:
                     start = time.perf_counter()
                     work()
+                    claims.wait_for_one(start, deadline)
                     part.add(claims, start, time.perf_counter())
                 turns.reverse()
     more = [longer / shorter for longer, shorter in zip(during.typical, without.typical, strict=True)]

@@ -35,7 +35,8 @@ from queuert.errors import (
 )
 from queuert.hooks import Hooks
 from queuert.job_types import JobType, JobTypes, Task, TaskOptions
-from queuert.model import Attempt, Chain, Failure, Job, Page, Status, TimelineEntry
+from queuert.model import Attempt, Chain, Failure, Job, Page, Pause, Status, TimelineEntry
+from queuert.notify.protocol import Channel, Notice, Notifier, Subscription
 from queuert.options import Backoff, Dedup, Lease, Retention
 from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal, current_job
 from queuert.storage.migrations import MigrationStatus
@@ -51,6 +52,7 @@ __all__ = [
     "ChainFailedError",
     "ChainNotFoundError",
     "ChainTail",
+    "Channel",
     "Continuation",
     "DatabaseUnavailableError",
     "Dedup",
@@ -75,7 +77,10 @@ __all__ = [
     "Lease",
     "MigrationStatus",
     "NewChain",
+    "Notice",
+    "Notifier",
     "Page",
+    "Pause",
     "PeriodicStatus",
     "Queuert",
     "QueuertError",
@@ -86,6 +91,7 @@ __all__ = [
     "StaleSnapshotError",
     "Stats",
     "Status",
+    "Subscription",
     "Task",
     "TaskOptions",
     "TimelineEntry",

@@ -16,6 +16,7 @@ from queuert.chains.history import History
 from queuert.chains.new_chain import ChainOptions, ChainRef, NewChain, ids_of
 from queuert.chains.operate import Operator
 from queuert.chains.outside import ChainTail, complete_from_outside
+from queuert.chains.pauses import Pauses
 from queuert.chains.periodic import Missed, PeriodicStatus, Ticker
 from queuert.chains.read import Reader
 from queuert.chains.retention import Cleaner, Progress
@@ -108,6 +109,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         )
         self._starter = Starter(self._context)
         self._operator = Operator(self._context)
+        self._pauses = Pauses(self._context)
         self._reader = Reader(self._context)
         self._ticker = Ticker(self._context, self._starter)
         self._history = History(self._context)

@@ -138,8 +138,7 @@ class Context:
         were taken from their workers."""
         if not (ready or closed or lost):
             return
-        types = tuple(ready) if len(ready) < 2 else tuple(dict.fromkeys(ready))
-        announcement = Announcement(self.notifier, types, tuple(closed), tuple(lost))
+        announcement = Announcement(self.notifier, ready, tuple(closed), tuple(lost))
         if session.hooks is None:
             self.notifier.notify_in_transaction(session, announcement.notices())
         else:

@@ -145,6 +145,18 @@ class TimelineEntry:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """What must not be claimed: the jobs of a type, or of all types where `type_name` is None. Without `until` it lasts until
+    it is resumed."""
+
+    type_name: str | None
+    since: datetime
+    until: datetime | None
+    reason: str | None
+    actor: str | None
+
+
+@dataclass(frozen=True)
 class Page(Generic[T]):
     """One page of a listing; `next_cursor` is None on the last."""
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from queuert.notify.in_process import InProcessNotifier
+from queuert.notify.joined import JoinedNotifier
 from queuert.notify.protocol import Notifier
 from queuert.options import seconds
 from queuert.sqlite.database import SqliteDatabase
@@ -41,7 +42,8 @@ def open_database(
 def choose_notifier(database: Database, names: Names, notify: object) -> tuple[Notifier, str | None]:
     """What wakes workers, and the prefix of the database's own channels, if it carries notices to other processes itself."""
     if isinstance(notify, Notifier):
-        return notify, None
+        joined = JoinedNotifier(notify, database.notifier(names, seldom=True))
+        return joined, names.channel_prefix if joined.tells_in_transaction else None
     if notify not in ("auto", "none", None):
         raise ValueError(f"notify must be 'auto', 'none' or a Notifier, not {notify!r}.")
     found = database.notifier(names) if notify == "auto" else None

@@ -49,7 +49,7 @@ class Waiter:
 
     def _waits(self) -> bool:
         notifier: Any = self._app._context.notifier
-        bus = notifier._buses.peek()
+        bus = notifier.buses.peek()
         return not self._thread.is_alive() or bool(bus and bus._subscribers)
 
     def _run(self) -> None:
@@ -172,7 +172,7 @@ def test_many_threads_wait_at_once(app: Queuert) -> None:
     with ThreadPoolExecutor(24) as pool:
         waiting = [pool.submit(app.wait_for, chains[n % 4], timeout=20, poll_interval=FOREVER) for n in range(24)]
         notifier: Any = app._context.notifier
-        eventually(lambda: len(notifier._buses.get()._subscribers) == 24)
+        eventually(lambda: len(notifier.buses.get()._subscribers) == 24)
         for number, chain in enumerate(chains):
             finish(app, chain, number)
         assert [future.result(20).output for future in waiting] == [n % 4 for n in range(24)]

@@ -140,7 +140,7 @@ def test_a_forked_child_starts_without_its_parents_subscribers() -> None:
     notifier, inbox = InProcessNotifier(), Inbox()
     subscription = notifier.subscribe(inbox, channels={SCHEDULED})
     # As if another thread of the parent had been subscribing at the moment of the fork.
-    lock = notifier._buses.get()._lock
+    lock = notifier.buses.get()._lock
 
     def child() -> None:
         notifier.publish(scheduled("a"))

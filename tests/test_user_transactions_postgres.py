@@ -286,7 +286,7 @@ def test_a_commit_wakes_others_without_hooks(app: Queuert, pg_url: str) -> None:
     waiter = threading.Thread(target=lambda: waited.append(app.wait_for(chain, timeout=20, poll_interval=3600)), daemon=True)
     waiter.start()
     notifier: Any = app._context.notifier
-    eventually(lambda: notifier._buses.get()._subscribers)
+    eventually(lambda: notifier.buses.get()._subscribers)
     with psycopg.connect(pg_url) as conn, app.complete_chain(chain.id, conn=conn) as tail:
         tail.finish("done")
     waiter.join(20)

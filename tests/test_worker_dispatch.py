@@ -52,7 +52,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def hears_of_others(app: Queuert) -> bool:
     """Whether notices from other processes arrive, if there can be any."""
     notifier: Any = app._context.notifier
-    watcher = notifier._buses.get()._watcher
+    watcher = notifier.buses.get()._watcher
     return watcher is None or watcher._works_since < math.inf
 
 

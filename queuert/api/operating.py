@@ -1,21 +1,27 @@
-"""What an operator does to chains. `actor` says who and `reason` why, for the timeline and the log."""
+"""What an operator does to chains, types and schedules. `actor` says who and `reason` why, for the timeline and the log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from queuert.chains.new_chain import ChainRef, ids_of
 from queuert.chains.operate import Operator, checked_actor, checked_reason
+from queuert.chains.pauses import Pauses
+from queuert.chains.periodic import Ticker
 from queuert.context import Context
-from queuert.model import Chain, Job
+from queuert.job_types import JobTypeOrName
+from queuert.model import Chain, Job, Pause
 
 
 class Operates:
-    """Cancel, retry, trigger, delete."""
+    """Cancel, retry, trigger, delete; pause and resume."""
 
     _context: Context
     _operator: Operator
+    _pauses: Pauses
+    _ticker: Ticker
 
     def cancel_chain(
         self,
@@ -93,3 +99,48 @@ class Operates:
         """Delete many chains; all or none. What was deleted."""
         ids, by, why = ids_of(self._context.ids, chain_ids), checked_actor(actor), checked_reason(reason)
         return self._operator.delete(ids, conn, cascade=cascade, actor=by, reason=why) if ids else []
+
+    # Pauses
+
+    def pause(
+        self,
+        *types: JobTypeOrName,
+        until: datetime | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        conn: Any = None,
+    ) -> None:
+        """Have no worker claim jobs of these types, or of any if none is named, from the commit on until a time or `resume`.
+
+        What runs goes on. A type that is paused already gets the new end, reason and actor.
+        """
+        self._pauses.pause(types, conn, until=until, reason=reason, actor=actor)
+
+    def resume(self, *types: JobTypeOrName, actor: str | None = None, conn: Any = None) -> None:
+        """Let workers claim these types again; without any, lift every pause. Workers are woken."""
+        checked_actor(actor)
+        self._pauses.resume(types, conn)
+
+    def pauses(self, *, conn: Any = None) -> list[Pause]:
+        """What is paused now: everything, where `type_name` is None, or a type."""
+        return self._pauses.list(conn)
+
+    def pause_periodic(
+        self,
+        name: str,
+        *,
+        until: datetime | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        conn: Any = None,
+    ) -> None:
+        """Have a schedule start no chains from the commit on, until a time or `resume_periodic`. `periodics()` shows it."""
+        self._ticker.require(name, conn)
+        self._pauses.pause_schedule(name, conn, until=until, reason=reason, actor=actor)
+
+    def resume_periodic(self, name: str, *, actor: str | None = None, conn: Any = None) -> None:
+        """Let a schedule tick again. The ticks that it missed follow its `missed`."""
+        checked_actor(actor)
+        self._ticker.require(name, conn)
+        self._pauses.resume_schedule(name, conn)
+        self._ticker.look_soon()

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from queuert.notify.protocol import Callback, Channel, Notice, Notifier, PerProcess, Subscription
+from queuert.notify.protocol import Callback, Channel, Notice, Notifier, PerProcess, Subscription, Wants
 from queuert.notify.watcher import Watcher
 
 logger = logging.getLogger("queuert.notify")
@@ -24,27 +24,34 @@ Deliver = Callable[[Iterable[Notice]], None]
 class _Subscriber:
     callback: Callback
     channels: Container[Channel]
+    wants: Wants | None = None
+
+    def tell(self, notice: Notice) -> None:
+        try:
+            self.callback(notice)
+        except Exception:
+            logger.exception("A subscriber raised on %s; the others are still told.", notice)
 
 
 class InProcessNotifier(Notifier):
     """Tells the subscribers of this process, and nobody else."""
 
     def __init__(self) -> None:
-        self._buses = PerProcess(lambda: _Bus(self._make_watcher))
+        self.buses = PerProcess(lambda: Bus(self._make_watcher))
 
     def publish(self, notices: Iterable[Notice]) -> None:
-        self._buses.get().deliver(notices)
+        self.buses.get().deliver(notices)
 
     def publish_all(self, channel: Channel, payloads: Sequence[str]) -> None:
-        bus = self._buses.get()
+        bus = self.buses.get()
         if bus.has_subscribers(channel):
             bus.deliver(Notice(channel, payload) for payload in payloads)
 
     def subscribe(self, callback: Callback, *, channels: Container[Channel]) -> Subscription:
-        return self._buses.get().subscribe(callback, channels)
+        return self.buses.get().subscribe(callback, channels)
 
     def close(self) -> None:
-        bus = self._buses.peek()
+        bus = self.buses.peek()
         if bus is not None:
             bus.close()
 
@@ -53,7 +60,7 @@ class InProcessNotifier(Notifier):
         return None
 
 
-class _Bus:
+class Bus:
     """The subscribers of one process, and their watcher."""
 
     def __init__(self, make_watcher: Callable[[Deliver], Watcher | None]) -> None:
@@ -73,13 +80,25 @@ class _Bus:
         for notice in dict.fromkeys(notices):
             for subscriber in self._subscribers:
                 if notice.channel in subscriber.channels:
-                    try:
-                        subscriber.callback(notice)
-                    except Exception:
-                        logger.exception("A subscriber raised on %s; the others are still told.", notice)
+                    subscriber.tell(notice)
 
-    def subscribe(self, callback: Callback, channels: Container[Channel]) -> Subscription:
-        subscriber = _Subscriber(callback, channels)
+    def tell(self, notice: Notice) -> int:
+        """Deliver one; how many subscribers wanted it."""
+        taken = 0
+        for subscriber in self._subscribers:
+            if notice.channel in subscriber.channels:
+                taken += subscriber.wants is not None and subscriber.wants(notice)
+                subscriber.tell(notice)
+        return taken
+
+    def offer(self, notice: Notice, take: Callable[[], bool]) -> None:
+        """Deliver it to those who do not want it; who does is told if `take` says that there is a job left for it."""
+        for subscriber in self._subscribers:
+            if notice.channel in subscriber.channels and (subscriber.wants is None or not subscriber.wants(notice) or take()):
+                subscriber.tell(notice)
+
+    def subscribe(self, callback: Callback, channels: Container[Channel], wants: Wants | None = None) -> Subscription:
+        subscriber = _Subscriber(callback, channels, wants)
         with self._lock:
             # Before the watcher starts: what it delivers first covers all that has happened until then.
             self._subscribers = (*self._subscribers, subscriber)

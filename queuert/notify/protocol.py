@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from queuert.storage.protocol import Session
@@ -24,15 +25,18 @@ class Channel(str, Enum):
     OWNERSHIP_LOST = "owls"
 
 
-class Notice(NamedTuple):
+@dataclass(frozen=True)
+class Notice:
     """Something happened: on SCHEDULED to a type's jobs, on CHAIN_CLOSED to a chain, on OWNERSHIP_LOST to a job.
 
     The payload is the type's name, the chain's or the job's id. An empty one means that anything on this channel may
-    have changed: look again.
+    have changed: look again. On SCHEDULED, `count` is how many jobs of the type have become ready: a hint of how many
+    workers need to look. Two notices are equal if they are about the same, whatever their counts.
     """
 
     channel: Channel
     payload: str
+    count: int = field(default=1, compare=False)
 
 
 ANYTHING = tuple(Notice(channel, "") for channel in Channel)
@@ -44,8 +48,8 @@ class Announcement:
     """What a transaction has changed that others wait for; called when it is committed."""
 
     notifier: Notifier = field(repr=False)
-    # The types that have jobs to claim.
-    ready: tuple[str, ...] = ()
+    # The types that have jobs to claim, each job of them by itself.
+    ready: Sequence[str] = ()
     # The chains that have closed.
     closed: tuple[str, ...] = ()
     # The jobs that were taken from their workers.
@@ -61,14 +65,18 @@ class Announcement:
         return [*self._urgent(), *(Notice(Channel.CHAIN_CLOSED, chain_id) for chain_id in self.closed)]
 
     def _urgent(self) -> list[Notice]:
-        return [
-            *(Notice(Channel.SCHEDULED, type_name) for type_name in self.ready),
-            *(Notice(Channel.OWNERSHIP_LOST, job_id) for job_id in self.lost),
-        ]
+        if len(self.ready) == 1:
+            ready = [Notice(Channel.SCHEDULED, self.ready[0])]
+        else:
+            ready = [Notice(Channel.SCHEDULED, type_name, count) for type_name, count in Counter(self.ready).items()]
+        return [*ready, *(Notice(Channel.OWNERSHIP_LOST, job_id) for job_id in self.lost)]
 
 
 Callback = Callable[[Notice], None]
 """Called in a thread that is not its own: it sets an event, and neither blocks nor queries."""
+
+Wants = Callable[[Notice], bool]
+"""Whether a subscriber would look at once, and so use up one of the jobs that a notice is about."""
 
 
 class Subscription:
@@ -120,6 +128,15 @@ class Notifier(ABC):
 
         One statement for all of them. Here, nothing: SQLite's watchers see every commit, whoever made it.
         """
+
+
+class HintingNotifier(Notifier):
+    """One that counts: of the idle workers of all processes, about as many look as jobs have become ready."""
+
+    @abstractmethod
+    def subscribe(self, callback: Callback, *, channels: Container[Channel], wants: Wants | None = None) -> Subscription:
+        """As for every notifier. A subscriber that says what it `wants` is told of a ready job it wants only if there is
+        one left for it, and of those it does not want in any case: it is busy, and looks when it no longer is."""
 
 
 class PerProcess(Generic[T]):

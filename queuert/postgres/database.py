@@ -96,7 +96,7 @@ class PostgresDatabase(Database):
     def repository(self, names: Names) -> PostgresRepository:
         return PostgresRepository(names)
 
-    def notifier(self, names: Names) -> Notifier | None:
+    def notifier(self, names: Names, *, seldom: bool = False) -> Notifier | None:
         return PostgresNotifier(self.open_listener, names.channel_prefix, sends=lambda: self.tells_other_processes)
 
     # Sessions

@@ -133,8 +133,8 @@ class Sender:
     def send(self, notices: Iterable[Notice]) -> None:
         """Have them sent soon."""
         by_channel: dict[Channel, list[str]] = {}
-        for channel, payload in notices:
-            by_channel.setdefault(channel, []).append(payload)
+        for notice in notices:
+            by_channel.setdefault(notice.channel, []).append(notice.payload)
         if by_channel:
             self._take(by_channel)
 

@@ -35,7 +35,7 @@ from queuert.sqlite.repository import SqliteRepository
 from queuert.sqlite.rwlock import RWLock
 from queuert.sqlite.session import JoinedSession, SqliteSession
 from queuert.sqlite.vacuum import vacuum_in_steps
-from queuert.sqlite.watcher import SqliteFileNotifier
+from queuert.sqlite.watcher import POLL, SELDOM, SqliteFileNotifier
 from queuert.storage import loader
 from queuert.storage.loader import Script
 from queuert.storage.migrations import status
@@ -82,9 +82,9 @@ class SqliteBase(Database):
     def repository(self, names: Names) -> SqliteRepository:
         return SqliteRepository(names)
 
-    def notifier(self, names: Names) -> Notifier | None:
+    def notifier(self, names: Names, *, seldom: bool = False) -> Notifier | None:
         # Asked whether there is a file to watch when somebody subscribes: a framework's tests change it after the app was made.
-        return SqliteFileNotifier(self.open_watcher, watches=lambda: not self.in_memory)
+        return SqliteFileNotifier(self.open_watcher, poll=SELDOM if seldom else POLL, watches=lambda: not self.in_memory)
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> SqliteSession:
         raw = unwrap(conn, reading=reading)

@@ -8,7 +8,10 @@ from typing import Final
 
 from queuert.model import Job
 
-TABLES: Final = ("job", "job_blocker", "job_key", "job_attempt", "job_event", "singleton", "migration")
+TABLES: Final = (
+    *("job", "job_blocker", "job_key", "job_attempt", "job_event", "singleton", "worker", "worker_rate", "pause"),
+    "migration",
+)
 JOB_COLUMNS: Final = tuple(column.name for column in fields(Job))
 # What a claim does not know already of the jobs it took.
 CLAIMED_COLUMNS: Final = tuple(

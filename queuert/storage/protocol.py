@@ -168,8 +168,11 @@ class Database(ABC):
     def repository(self, names: Names) -> Repository:
         """The operations on the tables of these names."""
 
-    def notifier(self, names: Names) -> Notifier | None:
-        """What carries notices to other processes through the database, if it can."""
+    def notifier(self, names: Names, *, seldom: bool = False) -> Notifier | None:
+        """What carries notices to other processes through the database, if it can.
+
+        `seldom` says that another notifier carries what we tell, so that this one has little to do.
+        """
         return None
 
     # Sessions

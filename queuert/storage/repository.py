@@ -7,13 +7,14 @@ What databases do alike is here; what they do each in their own way is in `queue
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from queuert.codec.text import make_encoder
 from queuert.model import Attempt, Chain, Job, Status
+from queuert.storage.attendance import AttendanceRepository
 from queuert.storage.loader import Query
 from queuert.storage.names import Names
 from queuert.storage.protocol import Block, Commit, Row, Session
@@ -44,7 +45,7 @@ def dumps(items: Iterable[object]) -> str:
     return _encode(items if isinstance(items, (list, tuple)) else list(items)) if items else "[]"
 
 
-class Repository(ABC):
+class Repository(AttendanceRepository):
     """The operations on the tables of one app."""
 
     # Whether one statement completes a group of jobs, so that it needs no transaction around it.
@@ -370,11 +371,11 @@ class Repository(ABC):
         return bool(rows)
 
     def advance_singleton(
-        self, session: Session, name: str, expected: datetime | None, next_at: datetime, *, ran: bool
+        self, session: Session, name: str, expected: datetime | None, next_at: datetime, *, schedule: str, ran: bool
     ) -> bool:
-        """Whether it was us who moved it on."""
+        """Whether it was us who moved it on; what `ran` is not, while its schedule is paused."""
         times = {"expected": iso(expected), "next_at": iso(next_at)}
-        return bool(self._run(session, "advance_singleton", name=name, ran=ran, **times))
+        return bool(self._run(session, "advance_singleton", name=name, schedule=schedule, ran=ran, **times))
 
     def list_singletons(
         self, session: Session
@@ -384,7 +385,7 @@ class Repository(ABC):
 
     def make_older(self, session: Session, by: float) -> None:
         """For tests: move every time into the past."""
-        for what in ("jobs", "attempts", "events", "singletons"):
+        for what in ("jobs", "attempts", "events", "singletons", "pauses"):
             self._run(session, f"make_{what}_older", by=by)
 
     # Listing

@@ -120,6 +120,11 @@ class Dispatcher:
             return
         self._wake.set()
 
+    def wants(self, type_name: str) -> bool:
+        """Whether a job of this type would be claimed at once: there is a free slot, and nothing else to look for."""
+        idle = not (self._more or self._news) and self._slots.running + self._slots.waiting < self._slots.size
+        return idle and type_name in self._claimer.types
+
     def look_again(self) -> None:
         """What could not be claimed a moment ago can be now."""
         self._news = True

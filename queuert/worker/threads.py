@@ -26,7 +26,7 @@ from functools import partial
 
 from queuert.context import Context
 from queuert.errors import DatabaseUnavailableError
-from queuert.notify.protocol import Channel, Notice, Subscription
+from queuert.notify.protocol import Channel, HintingNotifier, Notice, Subscription
 from queuert.options import BackoffFunction, Lease
 from queuert.worker.attempt import AttemptRun
 from queuert.worker.claimer import Claimer
@@ -106,7 +106,11 @@ class WorkerThreads:
         self._reserved = self._options.concurrency + BACKGROUND_CONNECTIONS + len(self._housekeepers)
         self._context.database.reserve(self._reserved)
         channels = frozenset((Channel.SCHEDULED, Channel.OWNERSHIP_LOST))
-        self._subscription = self._context.notifier.subscribe(self._notice, channels=channels)
+        notifier = self._context.notifier
+        if isinstance(notifier, HintingNotifier):
+            self._subscription = notifier.subscribe(self._notice, channels=channels, wants=self._wants)
+        else:
+            self._subscription = notifier.subscribe(self._notice, channels=channels)
         self._spawn("leases", self._keeper.run)
         self._spawn("completer", self._completer.run)
         for number in range(1, self._options.concurrency + 1):
@@ -165,6 +169,9 @@ class WorkerThreads:
             self._dispatcher.scheduled(notice.payload)
         else:
             self._keeper.doubt(notice.payload)
+
+    def _wants(self, notice: Notice) -> bool:
+        return notice.channel is Channel.SCHEDULED and self._dispatcher.wants(notice.payload)
 
     # One job, in a slot
 

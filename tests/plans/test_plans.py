@@ -20,8 +20,8 @@ Planner = Callable[..., AbstractContextManager[Any]]
 # PostgreSQL compiles a query of which it expects more than this (jit_above_cost), and that takes a second.
 COMPILED = 100_000
 
-# One row in the table: which process does a task, and when.
-SMALL = {"queuert_singleton"}
+# A few rows: which process does a task, and when; what is paused.
+SMALL = {"queuert_singleton", "queuert_pause"}
 
 
 class Limit(NamedTuple):

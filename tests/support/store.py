@@ -137,7 +137,17 @@ class Store:
 
     def empty(self) -> None:
         def work(session: Session) -> None:
-            for table in ("job_blocker", "job_attempt", "job_event", "job_key", "singleton", "job"):
+            for table in (
+                "job_blocker",
+                "job_attempt",
+                "job_event",
+                "job_key",
+                "singleton",
+                "worker",
+                "worker_rate",
+                "pause",
+                "job",
+            ):
                 self.sql(f"DELETE FROM {{{table}}}", session)
 
         self.write(work)

@@ -108,3 +108,27 @@ class Singleton(models.Model):
     class Meta:
         db_table = table("singleton")
         default_permissions = ()
+
+
+class Worker(models.Model):
+    id = models.TextField(primary_key=True)
+
+    class Meta:
+        db_table = table("worker")
+        default_permissions = ()
+
+
+class WorkerRate(models.Model):
+    worker_id = models.TextField(primary_key=True)
+
+    class Meta:
+        db_table = table("worker_rate")
+        default_permissions = ()
+
+
+class Pause(models.Model):
+    name = models.TextField(primary_key=True)
+
+    class Meta:
+        db_table = table("pause")
+        default_permissions = ()

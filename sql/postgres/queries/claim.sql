@@ -1,10 +1,14 @@
+-- name: _paused
+-- The names of the types that are paused now, an empty one for everything: read once a statement, and almost always empty.
+ARRAY(SELECT p.name FROM {pause} p WHERE p.kind = 'type' AND (p.until IS NULL OR p.until > {now}));
+
 -- name: claim_jobs
 -- params: worker, token, types, levels, suspect, held, window, limit
 -- Take due jobs for a worker: the highest priority first, then the longest due.
 -- The (type, priority) pairs that have pending jobs are found by jumping from one to the next; each gives a window of
 -- candidates in index order, and only the merged winners are locked. `levels` names known pairs and how far each was
 -- claimed: starting there steps over the dead index entries that a held snapshot keeps at the head. `types` names
--- the types to look through from the start. Losing a claim in a crash costs a re-run only, so it commits asynchronously.
+-- the types to look through from the start. What is paused is left out. Losing a claim in a crash costs a re-run only, so it commits asynchronously.
 -- Each window must be read in index order, never sorted: so the upper bound on the time stands outside (the planner would
 -- expect few rows of the range, and sort them), and the limit is one it cannot see (it then expects a tenth of the rows).
 -- Such limits on types, levels and candidates keep it from expecting so much that it reads the whole table, or compiles the
@@ -16,6 +20,7 @@ WITH RECURSIVE fast AS MATERIALIZED (
 type AS MATERIALIZED (
     SELECT t.name, t.lease
     FROM json_to_recordset(:types::json) AS t (name text, lease double precision)
+    WHERE NOT ARRAY[t.name, ''] && {_paused}
     {few}
 ),
 found (type_name, lease, priority) AS (
@@ -48,6 +53,7 @@ level AS (
         FROM json_to_recordset(:levels::json) AS l (
             type_name text, priority integer, since timestamptz, lease double precision
         )
+        WHERE NOT ARRAY[l.type_name, ''] && {_paused}
         {few}
     )
 ),
@@ -107,6 +113,7 @@ WITH first AS MATERIALIZED (
         FROM {job} j
         WHERE j.status = 'pending' AND j.type_name = :type AND j.suspect = false
           AND j.id <> ALL (:held::{id_type}[])
+          AND NOT ARRAY[:type, ''] && {_paused}
         ORDER BY j.priority DESC, j.scheduled_at
         LIMIT (SELECT :window::integer)
     ) c
@@ -143,15 +150,22 @@ WHERE j.status = 'running' AND j.leased_by = :worker AND j.lease_token = :token;
 
 -- name: next_due
 -- params: types
--- Seconds until the earliest pending job of these types is due; no row where there is none.
+-- Seconds until the earliest pending job of these types can be claimed: it is due, and no pause holds it. No row where there is none.
 WITH RECURSIVE type AS (
-    SELECT t.name FROM unnest(:types::text[]) AS t (name)
+    SELECT t.name, p.until
+    FROM unnest(:types::text[]) AS t (name)
+    CROSS JOIN LATERAL (
+        SELECT max(coalesce(p.until, 'infinity')) AS until
+        FROM {pause} p
+        WHERE p.kind = 'type' AND p.name IN ('', t.name) AND (p.until IS NULL OR p.until > {now})
+    ) p
+    WHERE p.until IS DISTINCT FROM 'infinity'
 ),
 lane AS (
-    SELECT type.name, s.suspect FROM type CROSS JOIN (VALUES (false), (true)) AS s (suspect)
+    SELECT type.name, type.until, s.suspect FROM type CROSS JOIN (VALUES (false), (true)) AS s (suspect)
 ),
-found (type_name, suspect, priority) AS (
-    SELECT lane.name, lane.suspect, top.priority
+found (type_name, suspect, until, priority) AS (
+    SELECT lane.name, lane.suspect, lane.until, top.priority
     FROM lane
     CROSS JOIN LATERAL (
         SELECT j.priority
@@ -161,7 +175,7 @@ found (type_name, suspect, priority) AS (
         LIMIT 1
     ) top
     UNION ALL
-    SELECT found.type_name, found.suspect, lower.priority
+    SELECT found.type_name, found.suspect, found.until, lower.priority
     FROM found
     CROSS JOIN LATERAL (
         SELECT j.priority
@@ -172,7 +186,7 @@ found (type_name, suspect, priority) AS (
         LIMIT 1
     ) lower
 )
-SELECT extract(epoch FROM first.scheduled_at - {now})::double precision
+SELECT extract(epoch FROM greatest(first.scheduled_at, found.until) - {now})::double precision
 FROM found
 CROSS JOIN LATERAL (
     SELECT j.scheduled_at
@@ -182,7 +196,7 @@ CROSS JOIN LATERAL (
     ORDER BY j.scheduled_at
     LIMIT 1
 ) first
-ORDER BY first.scheduled_at
+ORDER BY greatest(first.scheduled_at, found.until)
 LIMIT 1;
 
 -- name: release_claims

@@ -29,10 +29,13 @@ FROM {singleton} s
 ORDER BY s.name;
 
 -- name: advance_singleton
--- params: name, expected, next_at, ran
--- Set when a task is due next, if nobody else has done so since it was read.
+-- params: name, schedule, expected, next_at, ran
+-- Set when the schedule is due next, if nobody else has done so since it was read. Where it `ran`, not while it is paused.
 INSERT INTO {singleton} AS s (name, next_run_at)
-VALUES (:name, :next_at::timestamptz)
+SELECT :name::text, :next_at::timestamptz
+WHERE NOT :ran OR NOT EXISTS (
+    SELECT 1 FROM {pause} p WHERE p.kind = 'schedule' AND p.name = :schedule AND (p.until IS NULL OR p.until > {now})
+)
 ON CONFLICT (name) DO UPDATE
     SET next_run_at = excluded.next_run_at,
         last_run_at = CASE WHEN :ran THEN {now} ELSE s.last_run_at END

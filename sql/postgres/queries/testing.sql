@@ -34,3 +34,10 @@ UPDATE {singleton}
 SET leased_until = {leased_until - :by seconds},
     last_run_at = {last_run_at - :by seconds},
     next_run_at = {next_run_at - :by seconds};
+
+-- name: make_pauses_older
+-- params: by
+-- Move the times of all pauses into the past by so many seconds.
+UPDATE {pause}
+SET since = {since - :by seconds},
+    until = {until - :by seconds};

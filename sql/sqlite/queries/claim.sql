@@ -1,3 +1,7 @@
+-- name: _paused
+-- The names of the types that are paused now, an empty one for everything: read once a statement, and almost always empty.
+(SELECT p.name FROM {pause} p WHERE p.kind = 'type' AND (p.until IS NULL OR p.until > {now}));
+
 -- name: find_due
 -- params: types, suspect, held, limit
 -- Due jobs: the highest priority first, then the longest due. What take_due needs to take them, the time, and the jobs as they
@@ -22,6 +26,7 @@ FROM (
                 LIMIT 1
             )
         FROM json_each(:types)
+        WHERE '' NOT IN {_paused} AND json_extract(value, '$.name') NOT IN {_paused}
         UNION ALL
         SELECT
             found.type_name,
@@ -57,7 +62,7 @@ CROSS JOIN {job} j ON j.rowid = won.number;
 
 -- name: take_due
 -- params: worker, token, won, now
--- Claim what find_due has found, except what another process has changed since. Two statements that commit by themselves let
+-- Claim what find_due has found, except what another process has changed or paused since. Two statements that commit by themselves let
 -- other threads in less often than a transaction would.
 UPDATE {job}
 SET status = 'running',
@@ -69,7 +74,8 @@ SET status = 'running',
     heartbeat_at = NULL
 FROM json_each(:won) won
 WHERE {job}.rowid = json_extract(won.value, '$[0]')
-  AND status = 'pending' AND attempt = json_extract(won.value, '$[2]') AND scheduled_at <= :now;
+  AND status = 'pending' AND attempt = json_extract(won.value, '$[2]') AND scheduled_at <= :now
+  AND '' NOT IN {_paused} AND type_name NOT IN {_paused};
 
 -- name: taken_ids
 -- params: worker, token, won
@@ -81,11 +87,16 @@ WHERE j.status = 'running' AND j.leased_by = :worker AND j.lease_token = :token;
 
 -- name: next_due
 -- params: types
--- Seconds until the earliest pending job of these types is due; no row where there is none.
-WITH RECURSIVE found (type_name, suspect, priority) AS (
+-- Seconds until the earliest pending job of these types can be claimed: it is due, and no pause holds it. No row where there is none.
+WITH RECURSIVE found (type_name, suspect, until, priority) AS (
     SELECT
         t.value,
         s.value,
+        (
+            SELECT max(coalesce(p.until, 'infinity'))
+            FROM {pause} p
+            WHERE p.kind = 'type' AND p.name IN ('', t.value) AND (p.until IS NULL OR p.until > {now})
+        ),
         (
             SELECT j.priority
             FROM {job} j
@@ -99,6 +110,7 @@ WITH RECURSIVE found (type_name, suspect, priority) AS (
     SELECT
         found.type_name,
         found.suspect,
+        found.until,
         (
             SELECT j.priority
             FROM {job} j
@@ -112,16 +124,16 @@ WITH RECURSIVE found (type_name, suspect, priority) AS (
 )
 SELECT (julianday(first.at) - julianday({now})) * 86400.0
 FROM (
-    SELECT (
+    SELECT max(coalesce(found.until, ''), (
         SELECT j.scheduled_at
         FROM {job} j
         WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
           AND j.priority = found.priority
         ORDER BY j.scheduled_at
         LIMIT 1
-    ) AS at
+    )) AS at
     FROM found
-    WHERE found.priority IS NOT NULL
+    WHERE found.priority IS NOT NULL AND found.until IS NOT 'infinity'
 ) first
 WHERE first.at IS NOT NULL
 ORDER BY first.at

@@ -47,13 +47,18 @@ def advance(app: Queuert, by: Duration) -> None:
 
 
 def _look_at_schedules(app: Queuert) -> None:
+    from queuert.chains.periodic import Noted
+
     ticker = app._ticker
-    now, noted = app._context.read(None, ticker._noted)
+    now, rows = app._context.read(None, ticker._noted)
     for periodic in ticker._all.values():
-        _, due = noted.get(periodic.name, (None, None))
+        noted = rows.get(periodic.name, Noted())
+        due = noted.following
+        if noted.pause is not None and noted.pause.lasts:
+            continue
         # One that is not due stays as it is: moved into the past it is not a tick, and would be set right.
         if due is None or due <= now:
-            ticker._tick(periodic, due, now)
+            ticker._tick(periodic, noted, now)
 
 
 @pytest.fixture

@@ -9,5 +9,5 @@ from queuert.contrib.django.operations import ApplySql
 
 class Migration(migrations.Migration):
     atomic = False  # indexes that are built while workers run are built outside of transactions
-    dependencies: ClassVar = [("queuert", "0002_open_keys")]
+    dependencies: ClassVar = [("queuert", "0003_on_call")]
     operations: ClassVar = [ApplySql(first=False)]

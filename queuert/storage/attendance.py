@@ -1,0 +1,57 @@
+"""The part of the repository that is about workers and pauses: who is there, what they did lately, what must not run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from queuert.storage.protocol import Row, Session
+from queuert.storage.records import RowReader, iso
+
+
+class StoredPause(NamedTuple):
+    """A pause as it is stored; it may be over."""
+
+    name: str
+    since: datetime
+    until: datetime | None
+    reason: str | None
+    actor: str | None
+    lasts: bool
+
+
+class AttendanceRepository(ABC):
+    """The operations on the tables of workers and pauses."""
+
+    _rows: RowReader
+
+    @abstractmethod
+    def _list(self, values: Iterable[object]) -> object: ...
+
+    @abstractmethod
+    def _run(self, session: Session, query: str, /, **params: object) -> list[Row]: ...
+
+    # Pauses
+
+    def pause(self, session: Session, kind: str, names: Sequence[str], **facts: Any) -> bool:
+        """Pause types or schedules; False if the end is not in the future."""
+        params: Mapping[str, object] = {**facts, "until": iso(facts["until"])}
+        return bool(self._run(session, "pause", kind=kind, names=self._list(sorted(names)), **params))
+
+    def resume_types(self, session: Session, names: Sequence[str] | None) -> list[str]:
+        """The names of what was paused; an empty one stands for everything."""
+        listed = None if names is None else self._list(names)
+        return [row[0] for row in self._run(session, "resume_types", names=listed)]
+
+    def resume_schedule(self, session: Session, name: str) -> bool:
+        return bool(self._run(session, "resume_schedule", name=name))
+
+    def list_pauses(self, session: Session, kind: str) -> list[StoredPause]:
+        time = self._rows.time
+        rows = self._run(session, "list_pauses", kind=kind)
+        return [StoredPause(r[0], time(r[1]), time(r[2]), r[3], r[4], bool(r[5])) for r in rows]
+
+    def forget_pauses(self, session: Session, age: float) -> None:
+        self._run(session, "forget_pauses", age=age)
