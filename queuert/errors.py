@@ -6,9 +6,11 @@ docstring ends in a full stop uses that docstring as its message when none is gi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from queuert.suggestions import did_you_mean
 
 ValidationCode = Literal["not_entry_point", "invalid_continuation", "invalid_blockers", "invalid_input", "invalid_output"]
 
@@ -93,10 +95,10 @@ class JobTypeValidationError(QueuertError):
 class UnknownJobTypeError(QueuertError):
     """No job type of this name is registered."""
 
-    def __init__(self, type_name: str) -> None:
+    def __init__(self, type_name: str, known: Iterable[str] = ()) -> None:
         super().__init__(
             f"No job type {type_name!r} is registered with this app: define it with @app.job, name it with "
-            "app.declare(...), or include its registry."
+            f"app.declare(...), or include its registry.{did_you_mean(type_name, known)}"
         )
         self.type_name = type_name
 

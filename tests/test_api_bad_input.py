@@ -333,3 +333,13 @@ def test_a_generated_id_that_is_malformed_is_refused(target: str) -> None:
         with pytest.raises(InvalidJobIdError):
             app.start_chain("work")
         assert app.list_chains().items == []
+
+
+def test_an_unknown_type_comes_with_the_one_that_was_probably_meant(app: Queuert) -> None:
+    for name in ("charge-card", "ship-order"):
+        app.declare(name)
+    with pytest.raises(UnknownJobTypeError, match=r"Did you mean 'charge-card'\?"):
+        app.start_chain("Charge_crad")
+    with pytest.raises(UnknownJobTypeError) as caught:
+        app.start_chain("something else")
+    assert "Did you mean" not in str(caught.value)

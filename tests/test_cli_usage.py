@@ -32,7 +32,7 @@ from queuert.cli.progress import progress
 from queuert.cli.values import duration, lasting, moment
 
 COMMANDS = [
-    *("demo", "worker", "migrate", "stats", "top", "health", "jobs", "chains", "show"),
+    *("demo", "worker", "migrate", "check", "stats", "top", "health", "jobs", "chains", "show"),
     *("start", "finish", "retry", "cancel", "trigger", "delete", "cleanup", "sql", "vacuum"),
 ]
 SECRET = "tell-nobody"

@@ -213,7 +213,9 @@ def test_a_value_of_another_type_is_refused_with_its_path(annotation: Any, value
 
 def test_decoding_says_what_is_missing_unknown_or_malformed() -> None:
     assert decode_problem(Item, {"name": "a"}) == "missing 'price'"
-    assert decode_problem(Item, {"name": "a", "price": "1", "x": 1, "y": 2}) == "unknown 'x', 'y'"
+    assert problem(Item, {"name": "a", "price": "1", "x": 1, "y": 2}) == "unknown 'x', 'y'"
+    assert problem(Item, {"nmae": "a", "price": "1"}) == "missing 'name' ('nmae': did you mean 'name'?)"
+    assert problem(Item, {"name": "a", "price": "1", "color": 1}) == "unknown 'color' ('color': did you mean 'colour'?)"
     assert decode_problem(Item, []) == "expected an Item, got list"
     assert decode_problem(Item, {"name": "a", "price": "one"}) == "price: expected a Decimal, got 'one'"
     assert decode_problem(Item, {"name": "a", "price": "NaN"}) == "price: expected a Decimal, got 'NaN'"
@@ -227,6 +229,52 @@ def test_decoding_says_what_is_missing_unknown_or_malformed() -> None:
     assert decode_problem(Level, {"a": 1}) == "expected a Level, got {'a': 1}"
     assert decode_problem(int | list[int], ["x"]) == "[0]: expected a whole number, got str"
     assert decode_problem(int | str, None) == "expected a whole number or text, got NoneType"
+
+
+@dataclass
+class Kitten:
+    name: str
+
+
+@dataclass
+class Hound:
+    name: str
+    breed: str
+
+
+class Basket(TypedDict):
+    items: list[Item]
+    pet: Kitten | Hound | None
+
+
+def test_stored_fields_that_this_version_does_not_know_are_left_out() -> None:
+    item = {"name": "a", "price": "1", "size": {"x": 1}}
+    assert codec_for(Item).decode(json.dumps(item)) == Item("a", Decimal(1))
+    stored = {"items": [item], "pet": {"name": "Tom", "breed": "?", "age": 7}, "new": None}
+    assert codec_for(Basket).decode(json.dumps(stored)) == {"items": [Item("a", Decimal(1))], "pet": Hound("Tom", "?")}
+    for pet, known in (({"name": "Tom"}, Kitten("Tom")), ({"name": "Tom", "age": 7}, Kitten("Tom"))):
+        assert codec_for(Basket).decode(json.dumps({"items": [], "pet": pet}))["pet"] == known
+    # What a caller gives is checked, however deep.
+    assert problem(Basket, {"items": [item], "pet": None}) == "items[0]: unknown 'size'"
+    assert "unknown 'new'" in problem(Basket, {"items": [], "pet": None, "new": 1})
+
+
+def test_stored_fields_that_a_strict_model_does_not_know_are_left_out() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Inner(pydantic.BaseModel, extra="forbid"):  # type: ignore[misc, name-defined]
+        n: int
+
+    class Outer(pydantic.BaseModel, extra="forbid"):  # type: ignore[misc, name-defined]
+        inners: list[Inner]
+
+    codec = codec_for(Outer)
+    stored = {"inners": [{"n": 1}, {"n": 2, "new": 3}], "newer": 4}
+    assert codec.decode(json.dumps(stored)) == Outer(inners=[Inner(n=1), Inner(n=2)])
+    with pytest.raises(CodecError):
+        codec.encode(stored)
+    with pytest.raises(CodecError):
+        codec.decode('{"inners": [{"n": "x", "new": 3}]}')
 
 
 def test_a_field_with_a_default_may_be_missing_from_older_rows() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 
 from queuert.cli.exits import UsageError
 from queuert.cli.messages import hide_secrets
+from queuert.suggestions import did_you_mean
 
 DESCRIPTION: Final = "Durable job chains that commit with your database transactions: run, watch and repair them."
 EPILOG: Final = """\
@@ -33,14 +34,22 @@ class Parser(argparse.ArgumentParser):
     json = False
 
     def error(self, message: str) -> NoReturn:
+        message = _with_suggestion(message)
         if self.json:
             raise UsageError(message)
         super().error(hide_secrets(message))
 
 
+def _with_suggestion(message: str) -> str:
+    """argparse's complaint about a word that is none of several, with the one that was probably meant."""
+    found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+    return message + did_you_mean(found[1], re.findall(r"[\w-]+", found[2])) if found else message
+
+
 def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
     from queuert.cli import (
         acts,
+        check,
         cleanup,
         dashboard,
         demo,
@@ -72,6 +81,7 @@ def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
         demo,
         worker,
         migrate,
+        check,
         stats,
         top,
         health,

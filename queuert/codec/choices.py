@@ -73,7 +73,9 @@ def enum_of(cls: type[Enum], where: str) -> Converter:
     return Converter(dump, load, expected, kinds, choices=None if open_ended else frozenset(members))
 
 
-def union_of(members: Sequence[Converter], where: str) -> Converter:
+def union_of(members: Sequence[Converter], where: str, exact: Sequence[Converter] | None = None) -> Converter:
+    """One of several types. Where `members` leave out fields that they do not know, `exact` are the same without that: what
+    fits one of these is that one."""
     for index, member in enumerate(members):
         for other in members[index + 1 :]:
             if member.confusable_with(other):
@@ -99,7 +101,15 @@ def union_of(members: Sequence[Converter], where: str) -> Converter:
         raise mismatch(expected, value)
 
     def load(data: Any) -> Any:
-        return first(by_kind.get(type(data), ()), "load", data)
+        candidates = by_kind.get(type(data), ())
+        if exact is None or not isinstance(data, dict):
+            return first(candidates, "load", data)
+        try:
+            return first([member for member in exact if "object" in member.kinds], "load", data)
+        except CodecError:
+            # The one that knows most of it loses least.
+            known = sorted(candidates, key=lambda member: -len(data.keys() & member.shape.allowed) if member.shape else 0)
+            return first(known, "load", data)
 
     return Converter(
         lambda value: first(ordered, "dump", value),

@@ -33,10 +33,13 @@ class _UntypedCodec(Codec):
 
 
 class _TypedCodec(Codec):
-    def __init__(self, converter: Converter) -> None:
-        self._dump = converter.dump
-        self._load = converter.load
-        self._load_text = converter.load_text
+    """`given` converts what a caller gives, and refuses what it does not know; `stored` what another version of the program may
+    have stored, and leaves out fields that this one does not know."""
+
+    def __init__(self, given: Converter, stored: Converter) -> None:
+        self._dump = given.dump
+        self._load = stored.load
+        self._load_text = stored.load_text
 
     def encode(self, value: object) -> str:
         try:
@@ -60,11 +63,13 @@ def codec_for(annotation: Any, *, where: str = "type", localns: Mapping[str, Any
     """The codec of a type. `where` opens the messages about a type that has none; `localns` helps to resolve names."""
     if annotation in (Any, object, inspect.Parameter.empty):
         return UNTYPED
-    return _TypedCodec(Compiler(localns).compile(annotation, where))
+    given, stored = Compiler(localns), Compiler(localns, drops_unknown=True)
+    return _TypedCodec(given.compile(annotation, where), stored.compile(annotation, where))
 
 
 def codec_for_arguments(
     hints: Mapping[str, Any], required: Iterable[str], *, what: str, localns: Mapping[str, Any] | None = None
 ) -> Codec:
     """The codec of the arguments of a function: a dict by parameter name. `what` names them in messages."""
-    return _TypedCodec(Compiler(localns).arguments(hints, required, what))
+    given, stored = Compiler(localns), Compiler(localns, drops_unknown=True)
+    return _TypedCodec(given.arguments(hints, required, what), stored.arguments(hints, required, what))

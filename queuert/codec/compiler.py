@@ -35,10 +35,14 @@ _DICTS: Final = frozenset({dict, Mapping, get_origin(typing.MutableMapping)})
 
 
 class Compiler:
-    """Builds the converter of one annotation; classes that contain themselves are tied through `_known`."""
+    """Builds the converter of one annotation; classes that contain themselves are tied through `_known`.
 
-    def __init__(self, localns: Mapping[str, Any] | None) -> None:
+    With `drops_unknown` the converter's `load` leaves out the fields that an object type does not know.
+    """
+
+    def __init__(self, localns: Mapping[str, Any] | None, *, drops_unknown: bool = False) -> None:
         self._localns = localns
+        self._drops_unknown = drops_unknown
         self._known: dict[Any, Converter | None] = {}
 
     def compile(self, annotation: Any, where: str, env: Env | None = None) -> Converter:
@@ -106,7 +110,7 @@ class Compiler:
         if issubclass(cls, Enum):
             return enum_of(cls, where)
         if hasattr(cls, "model_validate_json") and hasattr(cls, "model_dump"):
-            return pydantic_of(cls)
+            return pydantic_of(cls, drops_unknown=self._drops_unknown)
         if is_dataclass(cls) or is_typed_dict(cls):
             parameters = getattr(cls, "__parameters__", ())
             inner = {**inherited_variables(cls), **dict(zip(parameters, args, strict=False)), "Self": cls}
@@ -134,7 +138,7 @@ class Compiler:
 
         def build() -> Converter:
             converters = {f.name: self.compile(hints[f.name], f"{cls.__name__}.{f.name}", env) for f in fields}
-            return dataclass_of(cls, converters, shape)
+            return dataclass_of(cls, converters, shape, drops_unknown=self._drops_unknown)
 
         sketch = dataclasses.replace(ANY, expected=article(cls.__name__), kinds=OBJECT, plain=False, shape=shape)
         return self._once((cls, args), sketch, build)
@@ -158,7 +162,7 @@ class Compiler:
 
         def build() -> Converter:
             converters = {name: self.compile(hint, f"{cls.__name__}.{name}", env) for name, hint in hints.items()}
-            return typed_dict_of(article(cls.__name__), converters, shape)
+            return typed_dict_of(article(cls.__name__), converters, shape, drops_unknown=self._drops_unknown)
 
         sketch = dataclasses.replace(ANY, expected=article(cls.__name__), kinds=OBJECT, plain=False, shape=shape)
         return self._once((cls, args), sketch, build)
@@ -166,13 +170,20 @@ class Compiler:
     def arguments(self, hints: Mapping[str, Any], required: Iterable[str], what: str) -> Converter:
         """The converter of a function's arguments, by name."""
         converters = {name: self.compile(hint, f"{name!r} of {what}", {}) for name, hint in hints.items()}
-        return typed_dict_of(what, converters, Shape(required=set(required), allowed=set(hints)))
+        shape = Shape(required=set(required), allowed=set(hints))
+        return typed_dict_of(what, converters, shape, drops_unknown=self._drops_unknown)
 
     def _members(self, args: Sequence[Any], where: str, env: Env) -> Converter:
-        members = [self.compile(arg, where, env) for arg in args if arg is not type(None)]
-        if len(members) == len(args):
-            return union_of(members, where)
-        return optional(members[0] if len(members) == 1 else union_of(members, where))
+        wanted = [arg for arg in args if arg is not type(None)]
+        members = [self.compile(arg, where, env) for arg in wanted]
+        if len(members) == 1:
+            return optional(members[0]) if len(args) > 1 else members[0]
+        exact = None
+        if self._drops_unknown:
+            strict = Compiler(self._localns)
+            exact = [strict.compile(arg, where, env) for arg in wanted]
+        union = union_of(members, where, exact)
+        return union if len(members) == len(args) else optional(union)
 
     def _dict(self, args: Sequence[Any], where: str, env: Env) -> Converter:
         key = self.compile(args[0], where, env)

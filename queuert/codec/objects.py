@@ -9,20 +9,29 @@ from typing import Any, get_args
 
 from queuert.codec.converter import KINDS, OBJECT, Converter, Shape, mismatch
 from queuert.codec.hints import is_literal
-from queuert.codec.text import CodecError, article, write
+from queuert.codec.text import CodecError, article, load_json, write
+from queuert.suggestions import did_you_mean
 
 
-def _check_keys(shape: Shape, keys: AbstractSet[Any]) -> None:
+def _check_keys(shape: Shape, keys: AbstractSet[Any], *, drops_unknown: bool = False) -> None:
     """Say which key is missing or unknown, if one is."""
     missing = shape.required - keys
     if missing:
-        raise CodecError(f"missing {', '.join(map(repr, sorted(missing)))}")
+        meant = "".join(_meant(key, missing) for key in sorted(map(str, keys - shape.allowed)))
+        raise CodecError(f"missing {', '.join(map(repr, sorted(missing)))}{meant}")
     unknown = sorted(repr(key) for key in keys - shape.allowed)
-    if unknown:
-        raise CodecError(f"unknown {', '.join(unknown)}")
+    if unknown and not drops_unknown:
+        meant = "".join(_meant(key, shape.allowed - keys) for key in sorted(map(str, keys - shape.allowed)))
+        raise CodecError(f"unknown {', '.join(unknown)}{meant}")
 
 
-def dataclass_of(cls: type[Any], fields: Mapping[str, Converter], shape: Shape) -> Converter:
+def _meant(key: str, known: AbstractSet[str]) -> str:
+    """What an unknown key was probably meant to be, for the middle of a message."""
+    found = did_you_mean(key, sorted(known)).strip().rstrip("?")
+    return f" ({key!r}: d{found[1:]}?)" if found else ""
+
+
+def dataclass_of(cls: type[Any], fields: Mapping[str, Converter], shape: Shape, *, drops_unknown: bool = False) -> Converter:
     expected = article(cls.__name__)
     dumps = [(name, converter.dump) for name, converter in fields.items()]
     loads = [(name, converter.load) for name, converter in fields.items()]
@@ -66,7 +75,7 @@ def dataclass_of(cls: type[Any], fields: Mapping[str, Converter], shape: Shape) 
         except CodecError as error:
             raise error.within(name) from None
         if len(values) != len(data) or not required <= values.keys():
-            _check_keys(shape, data.keys())
+            _check_keys(shape, data.keys(), drops_unknown=drops_unknown)
         try:
             return cls(**values)
         except Exception as error:
@@ -75,17 +84,19 @@ def dataclass_of(cls: type[Any], fields: Mapping[str, Converter], shape: Shape) 
     return Converter(dump, load, expected, OBJECT, shape=shape)
 
 
-def typed_dict_of(expected: str, fields: Mapping[str, Converter], shape: Shape) -> Converter:
+def typed_dict_of(expected: str, fields: Mapping[str, Converter], shape: Shape, *, drops_unknown: bool = False) -> Converter:
     """A dict with known keys."""
 
-    def converter(convert_fields: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def converter(convert_fields: Mapping[str, Callable[[Any], Any]], drops_unknown: bool) -> Callable[[Any], Any]:
         def convert(value: Any) -> dict[str, Any]:
             if not isinstance(value, dict):
                 raise mismatch(expected, value)
             if value.keys() != shape.allowed:
-                _check_keys(shape, value.keys())
+                _check_keys(shape, value.keys(), drops_unknown=drops_unknown)
             result = {}
             for name, item in value.items():
+                if name not in convert_fields:
+                    continue
                 try:
                     result[name] = convert_fields[name](item)
                 except CodecError as error:
@@ -95,8 +106,8 @@ def typed_dict_of(expected: str, fields: Mapping[str, Converter], shape: Shape) 
         return convert
 
     return Converter(
-        converter({name: field.dump for name, field in fields.items()}),
-        converter({name: field.load for name, field in fields.items()}),
+        converter({name: field.dump for name, field in fields.items()}, False),
+        converter({name: field.load for name, field in fields.items()}, drops_unknown),
         expected,
         OBJECT,
         plain=all(field.plain for field in fields.values()),
@@ -104,7 +115,7 @@ def typed_dict_of(expected: str, fields: Mapping[str, Converter], shape: Shape) 
     )
 
 
-def pydantic_of(cls: Any) -> Converter:
+def pydantic_of(cls: Any, *, drops_unknown: bool = False) -> Converter:
     """A pydantic model: recognised by its methods, so that pydantic is never imported from here."""
     expected = article(cls.__name__)
     fields: Mapping[str, Any] = cls.model_fields
@@ -138,10 +149,10 @@ def pydantic_of(cls: Any) -> Converter:
 
     def load(data: Any) -> Any:
         # As JSON, not as Python values: strict models take a date as text only from JSON.
-        return guarded(cls.model_validate_json, write(data))
+        return load_text(write(data))
 
     def load_text(text: str) -> Any:
-        return guarded(cls.model_validate_json, text)
+        return guarded(lambda: _without_unknown(cls, text) if drops_unknown else cls.model_validate_json(text))
 
     def key(name: str) -> str:
         return str(getattr(fields[name], "alias", None) or name)
@@ -174,3 +185,25 @@ def _check_numbers(value: Any, data: Any) -> None:
             _check_numbers(each, dumped)
         except CodecError as error:
             raise error.within(place) from None
+
+
+def _without_unknown(cls: Any, text: str) -> Any:
+    """A model of stored JSON, without the fields that a model with `extra="forbid"` does not know."""
+    try:
+        return cls.model_validate_json(text)
+    except Exception as error:
+        list_errors = getattr(error, "errors", None)
+        problems: Any = list_errors() if callable(list_errors) else ()
+        unknown = [problem["loc"] for problem in problems if problem.get("type") == "extra_forbidden"]
+        if not unknown or len(unknown) < len(problems):
+            raise
+        data = load_json(text)
+        try:
+            for *path, name in unknown:
+                holder = data
+                for step in path:
+                    holder = holder[step]
+                del holder[name]
+        except (KeyError, IndexError, TypeError):  # the path goes through a union, and is not that of the data
+            raise error from None
+        return cls.model_validate_json(write(data))

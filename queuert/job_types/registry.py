@@ -250,7 +250,7 @@ class JobTypes(DefinesJobTypes):
             return found
         if not isinstance(name, str):
             raise TypeError(f"Expected a job type or its name, not {name!r}.")
-        raise UnknownJobTypeError(name)
+        raise UnknownJobTypeError(name, self._all)
 
     def find(self, name: str) -> JobType[Any, Any] | None:
         """The type of this name, or None if it is not known here."""

@@ -31,7 +31,7 @@ from queuert.running_job import Continuation, JobInterruptedError, Reason, Runni
 from queuert.storage.protocol import Block, Commit, Session
 from queuert.storage.trouble import Trouble
 from queuert.worker.completing import CompletingBlock, completion_of
-from queuert.worker.outcome import Outcome, Record, causes, failed, known_reason, lost_reason, record, rescheduled
+from queuert.worker.outcome import Outcome, Record, causes, failed, known_reason, lost_reason, record, rescheduled, undecodable
 
 logger = logging.getLogger("queuert.worker")
 
@@ -136,7 +136,7 @@ class AttemptRun:
         try:
             decoded = self.job_type.decode_input(self.job.input)
         except Exception as error:
-            return Outcome(record=self._failure(error, "INVALID_INPUT:SCHEMA_MISMATCH", final=True))
+            return Outcome(record=undecodable(self._failure(error, "INVALID_INPUT:SCHEMA_MISMATCH", final=True)))
         self._running = running = RunningJob._of(self, self.job, decoded, self.signal)
         if self.job_type.timeout is not None and self.job.last_attempt_at is not None:
             start = self.job.last_attempt_at + timedelta(seconds=self._waited)

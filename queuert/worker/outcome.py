@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from queuert.chains.complete import Completion
-from queuert.error_codes import error_detail, error_text
+from queuert.error_codes import MAX_DETAIL, MAX_ERROR, clean, error_detail, error_text
 from queuert.model import Job, Status
 from queuert.options import Backoff, BackoffFunction, seconds
 from queuert.running_job import Reason
@@ -86,6 +86,15 @@ def failed(
     """Another try after the backoff, or the end."""
     texts = {"code": code, "detail": error_detail(error), "error": error_text(error)}
     return record(job, worker, outcome="failed", waited=waited, **texts, **retry_or_fail(job, backoff, final=final))
+
+
+REMEDY: Final = "If another version of the program stored it: add a default, then `queuert retry --error-code INVALID_INPUT:`."
+
+
+def undecodable(failure: Record) -> Record:
+    """The end of a job whose input does not decode, with what to do about it."""
+    detail = clean(failure["detail"], MAX_DETAIL - len(REMEDY) - 1)
+    return {**failure, "detail": f"{detail} {REMEDY}", "error": clean(f"{failure['error'].rstrip()}\n{REMEDY}", MAX_ERROR)}
 
 
 def retry_or_fail(job: Job, backoff: BackoffFunction | Backoff, *, final: bool = False) -> dict[str, Any]:
