@@ -356,8 +356,8 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         self._workers.add(worker)
         return worker
 
-    def drain(self, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None) -> int:
-        """Run everything due, in this thread, until nothing is; the number of attempts run."""
+    def drain(self, *, timeout: Duration | None = None, types: Iterable[JobTypeOrName] | None = None) -> int:
+        """Run everything due, in this thread, until nothing is or the time is up; the number of attempts run."""
         with self._context.explained():
             return drain(self._context, timeout=timeout, types=types)
 

@@ -17,6 +17,7 @@ from support.waiting import eventually
 
 import queuert
 from queuert import Backoff, Continuation, Dedup, NewChain, Queuert, RunningJob
+from queuert.app import context_of
 from queuert.testing import advance
 
 SECRET = "tangerine"
@@ -270,6 +271,42 @@ def test_a_worker_tells_of_its_life_and_of_what_it_loses(app: Queuert, log: pyte
         app.drain(types=["other"])
         assert "lost" in events(log)
         assert [record.__dict__["jobs"] for record in log.records if record.__dict__.get("event") == "reaped"] == [1]
+
+
+def test_a_worker_says_at_its_start_what_it_works_on(app: Queuert, log: pytest.LogCaptureFixture) -> None:
+    @app.job("charge-card")
+    def charge(job: RunningJob[None]) -> None: ...
+
+    @app.task
+    def resize(path: str) -> None: ...
+
+    with app.worker(concurrency=3), app.worker(types=["resize"]):
+        pass
+    both, one = [r for r in log.records if r.__dict__.get("event") == "worker_started"]
+    assert both.levelname == "INFO"
+    assert "with 3 slots, for charge-card, resize." in both.getMessage()
+    assert repr(context_of(app).database) in both.getMessage()
+    assert (one.__dict__["types"], one.__dict__["concurrency"]) == (["resize"], 1)
+
+
+def test_a_worker_names_due_types_that_nobody_here_handles(app: Queuert, log: pytest.LogCaptureFixture) -> None:
+    @app.task
+    def handled() -> None: ...
+
+    for name in ("forgotten", "scheduled"):
+        app.declare(name)
+    handled.using(after=3600).start()
+    app.start_chain("forgotten", SECRET)
+    app.start_chain("scheduled", after=3600)
+
+    def warnings() -> list[Any]:
+        return [r.__dict__ for r in log.records if r.__dict__.get("event") == "types_unhandled"]
+
+    with app.worker(reap_interval=0.02) as worker:
+        eventually(warnings)
+        worker.events.watch().wait("reaped", count=3)
+    [warning] = warnings()
+    assert (warning["types"], warning["levelname"]) == (["forgotten"], "WARNING")
 
 
 def test_results_that_the_database_refuses_are_not_quoted(pg_url: str, log: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ has lasted for half of its time before its turn comes goes back instead of being
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
@@ -26,9 +27,9 @@ QUICK = 0.1
 """Seconds in which a batch must run for the next one to be larger."""
 
 
-def drain(context: Context, *, timeout: Duration = 10, types: Iterable[JobTypeOrName] | None = None) -> int:
+def drain(context: Context, *, timeout: Duration | None = None, types: Iterable[JobTypeOrName] | None = None) -> int:
     """Run due jobs until there are none, or the time is up; the number of attempts run, failed ones included."""
-    limit = seconds(timeout, "timeout")
+    limit = math.inf if timeout is None else seconds(timeout, "timeout")
     names = checked_types(context, types)
     return _Drain(context, names, time.monotonic() + limit).run()
 

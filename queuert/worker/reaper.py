@@ -27,6 +27,7 @@ from queuert.storage.trouble import Trouble
 from queuert.worker.events import Events
 from queuert.worker.outage import Outage
 from queuert.worker.outcome import Record, record, retry_or_fail
+from queuert.worker.unhandled import UnhandledTypes
 
 logger = logging.getLogger("queuert.worker")
 
@@ -56,6 +57,7 @@ class Reaper:
         self._holds = holds
         self._events = events
         self._stopping = threading.Event()
+        self._unhandled = UnhandledTypes(context, worker_id)
         self._outage = Outage(
             context, worker_id, "Leases cannot be checked", "Leases are checked again.", first=interval, longest=interval
         )
@@ -69,6 +71,7 @@ class Reaper:
             pause = self._interval * random.uniform(0.75, 1.0)
             try:
                 reap(self._context, self._backoff, self._holds, self._stopping.is_set)
+                self._unhandled.look_if_due()
             except Exception as error:
                 self._outage.meet(error)
                 continue

@@ -146,8 +146,22 @@ class Worker:
                 threads.stop(0)
                 self._threads = before
                 raise
-        logger.info("The worker %s has started.", self._id, extra={"event": "worker_started", "worker_id": self._id})
+        self._introduce()
         return threads
+
+    def _introduce(self) -> None:
+        """Which database, types and slots: what is wrong most often when a worker seems to do nothing."""
+        types = sorted(self._options.types or self._context.types.names_with_handlers())
+        slots, database = self._options.concurrency, repr(self._context.database)
+        about = {"event": "worker_started", "worker_id": self._id, "types": types, "concurrency": slots, "database": database}
+        logger.info(
+            "The worker %s has started on %s with %s, for %s.",
+            self._id,
+            database,
+            "1 slot" if slots == 1 else f"{slots} slots",
+            ", ".join(types) if types else "no types at all: import the modules that define them",
+            extra=about,
+        )
 
     def stop(self, timeout: Duration | None = STOP_TIMEOUT) -> bool:
         """Claim no more, give back what was not started, and wait for the handlers that run.
