@@ -27,6 +27,7 @@ try:
 except ImportError as error:
     raise ImportError("OpenTelemetry is not installed: pip install 'queuert[otel]'.") from error
 
+from queuert import observers
 from queuert.app import Queuert
 from queuert.chains.history import Stats
 from queuert.model import Job, Status
@@ -37,8 +38,8 @@ logger = logging.getLogger("queuert.otel")
 NAME: Final = "queuert"
 STATS_LAST: Final = 1.0
 """Seconds for which one look at the tables serves all gauges of a collection."""
-COUNT_LIMIT: Final = 10_000
-"""How far the jobs of each type and state are counted."""
+COUNT_LIMIT: Final = 100_000
+"""How far the jobs of each type and state are counted; `queuert.at_least` says where a count stopped there."""
 WRONG: Final = frozenset({"failed", "retried", "lost"})
 
 _w3c = TraceContextTextMapPropagator()
@@ -46,10 +47,11 @@ _w3c = TraceContextTextMapPropagator()
 
 def instrument(app: Queuert, tracer_provider: Any = None, meter_provider: Any = None) -> Instrumentation:
     """Trace and measure what an app does, with the global providers or with these; once more replaces what was there before."""
-    if isinstance(earlier := app._context.observer, Instrumentation):
-        earlier.end()
+    for earlier in observers.of(app._context):
+        if isinstance(earlier, Instrumentation):
+            earlier.end()
     made = Instrumentation(app, tracer_provider, meter_provider)
-    app._context.observer = made
+    observers.add(app._context, made)
     return made
 
 
@@ -81,8 +83,7 @@ class Instrumentation:
     def end(self) -> None:
         """Trace and measure no more."""
         self._ended = True
-        if self._app._context.observer is self:
-            self._app._context.observer = None
+        observers.remove(self._app._context, self)
 
     # What the app tells
 
@@ -196,9 +197,13 @@ class Instrumentation:
 
     def _depth(self, options: Any) -> Iterable[Any]:
         stats = self._look()
-        for name, counts in stats.by_type.items() if stats is not None else ():
+        if stats is None:
+            return
+        for name, counts in stats.by_type.items():
             for status in (Status.BLOCKED, Status.PENDING, Status.RUNNING, Status.FAILED):
-                about = {"messaging.destination.name": name, "queuert.status": status.value}
+                about: dict[str, Any] = {"messaging.destination.name": name, "queuert.status": status.value}
+                if status in stats.capped_by_type.get(name, ()):
+                    about["queuert.at_least"] = True
                 yield metrics.Observation(counts.get(status, 0), about)
 
     def _age(self, options: Any) -> Iterable[Any]:

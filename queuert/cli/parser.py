@@ -149,6 +149,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """A TCP port; 0 is any that is free."""
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
+
+
 def names(text: str) -> list[str]:
     """Names with commas between them."""
     found = [name.strip() for name in text.split(",") if name.strip()]

@@ -15,10 +15,11 @@ from typing import Any, Final, cast
 from queuert import DatabaseUnavailableError, Job, Queuert, SchemaVersionError, UnknownJobTypeError, Worker
 from queuert.app import context_of
 from queuert.cli.exits import OK, REFUSED, UsageError
+from queuert.cli.health_server import serving
 from queuert.cli.loading import load_app
 from queuert.cli.logs import LEVELS, configure_logging
 from queuert.cli.messages import message_of
-from queuert.cli.parser import add_command, names, positive
+from queuert.cli.parser import add_command, names, port, positive
 from queuert.cli.supervisor import Supervisor
 from queuert.cli.values import duration
 
@@ -37,7 +38,8 @@ def add(commands: Any) -> None:
         details="More than one process is for work that needs the CPU: threads wait well, but compute in turns.",
         example="""
             queuert worker shop:app -c 10
-            queuert worker shop:app -c 10 --processes 4 --types charge-card,ship-order""",
+            queuert worker shop:app -c 10 --processes 4 --types charge-card,ship-order
+            queuert worker shop:app -c 10 --health 8080""",
         database=False,
     )
     command.add_argument("app", nargs="?", metavar="MODULE:APP", help="the application's Queuert object (or QUEUERT_APP)")
@@ -52,6 +54,12 @@ def add(commands: Any) -> None:
         "--until-empty",
         action="store_true",
         help="end when nothing is ready any more; what is scheduled or backing off is not waited for",
+    )
+    command.add_argument(
+        "--health",
+        type=port,
+        metavar="PORT",
+        help="serve /healthz, /readyz and /metrics there; the second of several processes on the port after it, and so on",
     )
     command.add_argument("--name", help="begins the worker's id")
     command.add_argument("--poll-interval", type=duration, metavar="SECONDS", help="the safety net behind the wake-ups")
@@ -100,6 +108,8 @@ def child_command(args: argparse.Namespace, spec: str, number: int, watched: int
     for option in ("types", "exclude"):
         if (value := getattr(args, option)) is not None:
             command += [f"--{option}", ",".join(value)]
+    if args.health is not None:
+        command += ["--health", str(args.health + number - 1 if args.health else 0)]
     if args.until_empty:
         command += ["--until-empty"]
     for option in ("poll_interval", "reap_interval"):
@@ -122,7 +132,11 @@ def work(app: Queuert, args: argparse.Namespace) -> int:
     except (UnknownJobTypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     _require_schema(app)
-    with _stopping_with_parent(worker, args), _stopping_when_empty(app, worker, types, args):
+    with (
+        serving(app, worker, args.health),
+        _stopping_with_parent(worker, args),
+        _stopping_when_empty(app, worker, types, args),
+    ):
         ended = worker.run(timeout=args.stop_timeout)
     if not ended:  # their threads are daemons: they end with this process, and their leases bring the jobs back
         logger.warning("Ending although handlers still run: %s.", ", ".join(worker.unfinished))

@@ -32,6 +32,7 @@ from queuert.storage.records import (
     freed,
     iso,
 )
+from queuert.storage.watching import WatchingRepository
 
 Item = Mapping[str, Any]
 
@@ -45,7 +46,7 @@ def dumps(items: Iterable[object]) -> str:
     return _encode(items if isinstance(items, (list, tuple)) else list(items)) if items else "[]"
 
 
-class Repository(AttendanceRepository):
+class Repository(AttendanceRepository, WatchingRepository):
     """The operations on the tables of one app."""
 
     # Whether one statement completes a group of jobs, so that it needs no transaction around it.

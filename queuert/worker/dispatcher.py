@@ -89,6 +89,8 @@ class Dispatcher:
         self._look_at = 0.0
         self._pause = FIRST_PAUSE
         # Claimed, and waiting until nothing else does.
+        # When it last went round: for those who ask whether it still does.
+        self.looked_at = time.monotonic()
         self._suspect: Held | None = None
         self._suspects_looked_at = 0.0
         self._return_unsure = False
@@ -153,6 +155,7 @@ class Dispatcher:
         try:
             while not self._stopping.is_set():
                 self._wake.clear()
+                self.looked_at = time.monotonic()
                 try:
                     pause = self._step(time.monotonic())
                 except Exception as error:

@@ -42,6 +42,10 @@ from queuert.worker.slots import Slots
 logger = logging.getLogger("queuert.worker")
 
 BACKGROUND_CONNECTIONS = 5  # dispatcher, completer, lease keeper, reaper, and one for a result that waits for a lock
+BACKGROUND = ("leases", "completer", "dispatcher", "reaper")
+LEAST_PATIENCE = 60.0
+LOOKS_MISSED = 5
+"""A dispatcher that has not gone round for so many polls, and at least so many seconds, is stuck."""
 STEP = 0.1
 LONGEST_WAIT = 3600.0
 GRACE = 0.5
@@ -257,6 +261,18 @@ class WorkerThreads:
             for held in self._keeper.in_hand()
             if held.started is not None
         ]
+
+    def stuck(self) -> list[str]:
+        """The background threads that make no progress. One that waits for a database that is away does: it tries again."""
+        if self.stopping:
+            return []
+        with self._lock:
+            alive = set(self._threads.values())
+        found = [role for role in BACKGROUND if role not in alive]
+        patience = max(LEAST_PATIENCE, LOOKS_MISSED * self._options.poll_interval)
+        if "dispatcher" in alive and time.monotonic() - self._dispatcher.looked_at > patience:
+            found.append("dispatcher")
+        return found
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call this when the end begins; at once if it has."""

@@ -121,6 +121,11 @@ class Worker:
         threads = self._threads
         return threads.error if threads is not None else None
 
+    def stuck_threads(self) -> list[str]:
+        """The background threads that make no progress; also during an outage there should be none."""
+        threads = self._threads
+        return threads.stuck() if threads is not None else []
+
     @property
     def unfinished(self) -> list[str]:
         """After `stop()`: the jobs whose handlers still run, or whose results are still to be written."""

@@ -122,3 +122,56 @@ WHERE j.status = 'running'
   AND j.type_name = ANY (:types::text[])
 ORDER BY j.last_attempt_at
 LIMIT :limit;
+
+-- name: ready_by_type
+-- params: types, limit
+-- For each type with jobs that are due: how many, up to a limit for each priority, and for how many seconds the oldest has been.
+WITH RECURSIVE type AS (
+    SELECT t.name FROM unnest(:types::text[]) AS t (name)
+),
+lane AS (
+    SELECT type.name, s.suspect FROM type CROSS JOIN (VALUES (false), (true)) AS s (suspect)
+),
+found (type_name, suspect, priority) AS (
+    SELECT lane.name, lane.suspect, top.priority
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT j.priority
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = lane.name AND j.suspect = lane.suspect
+        ORDER BY j.priority DESC
+        LIMIT 1
+    ) top
+    UNION ALL
+    SELECT found.type_name, found.suspect, lower.priority
+    FROM found
+    CROSS JOIN LATERAL (
+        SELECT j.priority
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+          AND j.priority < found.priority
+        ORDER BY j.priority DESC
+        LIMIT 1
+    ) lower
+)
+SELECT found.type_name, sum(due.number)::bigint, max(extract(epoch FROM {now} - due.first))::double precision
+FROM found
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number, min(first.scheduled_at) AS first
+    FROM (
+        SELECT j.scheduled_at
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+          AND j.priority = found.priority AND j.scheduled_at <= {now}
+        ORDER BY j.scheduled_at
+        LIMIT :limit
+    ) first
+) due
+WHERE due.number > 0
+GROUP BY found.type_name;
+
+-- name: count_expired
+-- params: limit
+-- How many running jobs have a lease that has ended, up to a limit.
+SELECT count(*)
+FROM (SELECT 1 FROM {job} j WHERE j.status = 'running' AND j.leased_until < {now} LIMIT :limit) expired;

@@ -115,3 +115,66 @@ WHERE j.status = 'running'
   AND j.type_name IN (SELECT t.value FROM json_each(:types) t)
 ORDER BY j.last_attempt_at
 LIMIT :limit;
+
+-- name: ready_by_type
+-- params: types, limit
+-- For each type with jobs that are due: how many, up to a limit for each priority, and for how many seconds the oldest has been.
+WITH RECURSIVE found (type_name, suspect, priority) AS (
+    SELECT
+        t.value,
+        s.value,
+        (
+            SELECT j.priority
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = t.value AND j.suspect = s.value
+            ORDER BY j.priority DESC
+            LIMIT 1
+        )
+    FROM json_each(:types) t
+    CROSS JOIN json_each('[0, 1]') s
+    UNION ALL
+    SELECT
+        found.type_name,
+        found.suspect,
+        (
+            SELECT j.priority
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+              AND j.priority < found.priority
+            ORDER BY j.priority DESC
+            LIMIT 1
+        )
+    FROM found
+    WHERE found.priority IS NOT NULL
+)
+SELECT
+    found.type_name,
+    sum((
+        SELECT count(*)
+        FROM (
+            SELECT 1
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+              AND j.priority = found.priority AND j.scheduled_at <= {now}
+            ORDER BY j.scheduled_at
+            LIMIT :limit
+        )
+    )) AS number,
+    max((
+        SELECT (julianday({now}) - julianday(j.scheduled_at)) * 86400.0
+        FROM {job} j
+        WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+          AND j.priority = found.priority AND j.scheduled_at <= {now}
+        ORDER BY j.scheduled_at
+        LIMIT 1
+    ))
+FROM found
+WHERE found.priority IS NOT NULL
+GROUP BY found.type_name
+HAVING number > 0;
+
+-- name: count_expired
+-- params: limit
+-- How many running jobs have a lease that has ended, up to a limit.
+SELECT count(*)
+FROM (SELECT 1 FROM {job} j WHERE j.status = 'running' AND j.leased_until < {now} LIMIT :limit) expired;
