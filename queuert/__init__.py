@@ -35,7 +35,7 @@ from queuert.errors import (
 )
 from queuert.hooks import Hooks
 from queuert.job_types import JobType, JobTypes, Task, TaskOptions
-from queuert.model import Attempt, Chain, Failure, Job, Page, Pause, Status, TimelineEntry
+from queuert.model import Attempt, Chain, Failure, Job, Page, Pause, Status, TimelineEntry, WorkerInfo
 from queuert.notify.protocol import Channel, Notice, Notifier, Subscription
 from queuert.options import Backoff, Dedup, Lease, Retention
 from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal, current_job
@@ -101,5 +101,6 @@ __all__ = [
     "UnsupportedDatabaseError",
     "WaitTimeoutError",
     "Worker",
+    "WorkerInfo",
     "current_job",
 ]

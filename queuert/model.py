@@ -145,6 +145,30 @@ class TimelineEntry:
 
 
 @dataclass(frozen=True)
+class WorkerInfo:
+    """A worker of some process, as its last sign of life told: the slots it has and how many are in use, how many claimed jobs
+    wait for one, and how many handlers run on though their job was taken away (`zombies`, which are busy too).
+
+    `lost` is one that was not heard of for three signs of life; it stays for a while.
+    """
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    started_at: datetime
+    last_seen_at: datetime
+    concurrency: int
+    busy: int
+    waiting: int
+    zombies: int
+    types: tuple[str, ...]
+    stopping: bool
+    lost: bool
+
+
+@dataclass(frozen=True)
 class Pause:
     """What must not be claimed: the jobs of a type, or of all types where `type_name` is None. Without `until` it lasts until
     it is resumed."""

@@ -11,7 +11,7 @@ from queuert.chains.new_chain import ChainRef
 from queuert.chains.read import Reader
 from queuert.ids import Id
 from queuert.job_types import JobTypeOrName
-from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry
+from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry, WorkerInfo
 from queuert.options import Duration
 
 OutputT = TypeVar("OutputT")
@@ -177,6 +177,13 @@ class Reads:
     def timeline(self, job_id: Id, *, conn: Any = None) -> list[TimelineEntry]:
         """What happened to a job, in order."""
         return self._history.timeline(job_id, conn)
+
+    def workers(self, *, conn: Any = None) -> list[WorkerInfo]:
+        """Who is there, of every process: a sign of life comes at most every 5 seconds, and is `lost` after three that did not.
+
+        A worker that was stopped is gone at once; workers of version 0.1.0 are not here.
+        """
+        return self._history.workers(conn)
 
     def stats(
         self, *, types: Iterable[JobTypeOrName] | None = None, count_limit: int | None = 10_000, conn: Any = None

@@ -16,10 +16,12 @@ from typing import Any, Final
 from queuert.chains.read import _names
 from queuert.context import Context
 from queuert.errors import JobNotFoundError
-from queuert.model import Attempt, Job, Status, TimelineEntry
+from queuert.model import Attempt, Job, Status, TimelineEntry, WorkerInfo
 from queuert.storage.protocol import Session
 from queuert.storage.records import Running
 
+LOST_AFTER: Final = 15.0
+"""Seconds: three signs of life of a worker that did not come (`worker/leases.py`)."""
 LONGEST_RUNNING: Final = 20
 MAX_COUNT: Final = 2**31 - 1
 SHARE: Final = 500
@@ -105,6 +107,9 @@ class History:
         if job is None:
             raise JobNotFoundError(identity)
         return job
+
+    def workers(self, conn: object | None) -> list[WorkerInfo]:
+        return self._context.read(conn, lambda session: self._repository.list_workers(session, LOST_AFTER))
 
     def stats(
         self, types: Iterable[object] | None, count_limit: int | None, conn: object | None, *, share: int = SHARE

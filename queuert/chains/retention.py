@@ -19,6 +19,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from queuert.chains.pauses import FORGET_AFTER
 from queuert.context import Context
 from queuert.options import Duration, Retention, seconds
 from queuert.storage.protocol import Session
@@ -33,6 +34,8 @@ LEAST_REST: Final = 0.02
 TASK: Final = "queuert:cleanup"
 EVERY: Final = 60.0
 LEASE: Final = 300.0
+LOST_KEPT: Final = 3600.0  # seconds that a lost worker is shown
+RATES_KEPT: Final = 3900.0  # the last hour, and what the clocks of a row may differ by
 
 Progress = Callable[[int], None]
 Position = tuple[datetime, str]
@@ -129,7 +132,7 @@ class Cleaner:
 
     def run_if_due(self, stop: threading.Event, owner: str) -> None:
         """Clean up once a minute, in one process at a time: called now and then by every worker."""
-        if time.monotonic() < self._look_at or not self._retention.as_seconds():
+        if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + EVERY * random.uniform(0.5, 1.0)  # asking is a write, so not all the time
         repository, database = self._context.repository, self._context.database
@@ -139,4 +142,11 @@ class Cleaner:
         if any(deleted.values()):
             logger.info("Cleaned up closed chains.", extra={"event": "cleaned_up", "worker_id": owner, "deleted": deleted})
             self.tidy(stop)
+        database.run(self._forget)
         database.run(lambda session: repository.finish_singleton(session, TASK, owner, next_in=EVERY), single=True)
+
+    def _forget(self, session: Session) -> None:
+        """Remove workers that are lost for long, what was done longer ago than anybody asks for, and pauses that are over."""
+        self._context.repository.forget_workers(session, LOST_KEPT)
+        self._context.repository.forget_rates(session, RATES_KEPT)
+        self._context.repository.forget_pauses(session, FORGET_AFTER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -128,6 +129,16 @@ class PostgresRepository(Repository):
     def claimed_with(self, session: Session, worker: str, token: int, *, suspect: bool = False) -> Claim:
         rows = self._run(session, "claimed_with", worker=worker, token=token)
         return Claim(rows, worker, token, suspect, more=True)
+
+    # Leases
+
+    signs_in_one_statement = True
+
+    def renew_and_sign(
+        self, session: Session, worker: str, items: Sequence[Item], sign: Item, rates: Sequence[Item]
+    ) -> set[str]:
+        params = {"items": dumps(items), "sign": json.dumps(sign), "rates": dumps(rates)}
+        return {str(row[0]) for row in self._run(session, "renew_and_sign", worker=worker, **params)}
 
     # Completing
 

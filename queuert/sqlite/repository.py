@@ -98,6 +98,14 @@ class SqliteRepository(Repository):
             rows = [row for row in rows if row[_CLAIMED_ID] in only]
         return self._rows.claimed(rows, claim)
 
+    # Leases
+
+    def renew_and_sign(
+        self, session: Session, worker: str, items: Sequence[Item], sign: Item, rates: Sequence[Item]
+    ) -> set[str]:
+        self._run(session, "sign_of_life", worker=worker, sign=json.dumps(sign), rates=dumps(rates))
+        return self.renew_leases(session, worker, items) if items else set()
+
     # Completing
 
     def encode_completions(self, worker: str | None, items: Sequence[Item]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from queuert.model import WorkerInfo
 from queuert.storage.protocol import Row, Session
 from queuert.storage.records import RowReader, iso
 
@@ -55,3 +57,33 @@ class AttendanceRepository(ABC):
 
     def forget_pauses(self, session: Session, age: float) -> None:
         self._run(session, "forget_pauses", age=age)
+
+    # Workers
+
+    # Whether one statement renews leases and tells that a worker is there, so that it needs no transaction around it.
+    signs_in_one_statement = False
+
+    @abstractmethod
+    def renew_and_sign(
+        self, session: Session, worker: str, items: Sequence[Mapping[str, Any]], sign: Mapping[str, Any], rates: Sequence[Any]
+    ) -> set[str]:
+        """Renew leases, and tell that a worker is there and what it did lately; the ids of what was renewed."""
+
+    def leave(self, session: Session, worker: str) -> None:
+        self._run(session, "leave", worker=worker)
+
+    def list_workers(self, session: Session, lost_after: float) -> list[WorkerInfo]:
+        time, rows = self._rows.time, self._run(session, "list_workers", lost_after=lost_after)
+        found = []
+        for row in rows:
+            *who, started, seen, concurrency, busy, waiting, zombies, types, stopping, lost = row
+            numbers = (concurrency, busy, waiting, zombies)
+            values = [*who, time(started), time(seen), *numbers, tuple(json.loads(types)), bool(stopping), bool(lost)]
+            found.append(WorkerInfo(*values))
+        return found
+
+    def forget_workers(self, session: Session, age: float) -> None:
+        self._run(session, "forget_workers", age=age)
+
+    def forget_rates(self, session: Session, age: float) -> None:
+        self._run(session, "forget_rates", age=age)

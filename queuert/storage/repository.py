@@ -386,7 +386,7 @@ class Repository(AttendanceRepository, WatchingRepository):
 
     def make_older(self, session: Session, by: float) -> None:
         """For tests: move every time into the past."""
-        for what in ("jobs", "attempts", "events", "singletons", "pauses"):
+        for what in ("jobs", "attempts", "events", "singletons", "pauses", "workers", "rates"):
             self._run(session, f"make_{what}_older", by=by)
 
     # Listing

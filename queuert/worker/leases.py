@@ -44,7 +44,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from queuert.context import Context
 from queuert.job_types import JobType
@@ -52,6 +52,7 @@ from queuert.model import Job
 from queuert.observing import facts
 from queuert.options import Lease
 from queuert.running_job import Reason
+from queuert.storage.protocol import Session
 from queuert.storage.trouble import Trouble
 from queuert.worker import suspects
 from queuert.worker.attempt import AttemptRun
@@ -67,6 +68,10 @@ LONGEST_RETRY = 1.0
 LOOK_AROUND = 0.25
 """Seconds between two looks at all leases, where notices say only that something may have happened."""
 RENEW_AT_ONCE = 1_000
+SIGN_EVERY = 5.0
+"""Seconds between two signs of life of a worker."""
+SIGN_ALONG = 1.0
+"""Seconds that a sign of life may come early, since leases are renewed anyway."""
 
 
 class Terms(NamedTuple):
@@ -131,8 +136,26 @@ class Held:
         return f"{self.job.type_name} {self.job.id}"
 
 
+class CountsRates(Protocol):
+    """What was done lately; see `attendance.py`."""
+
+    def rows(self, now: float) -> list[dict[str, Any]]: ...
+
+    def written(self, rows: Sequence[dict[str, Any]]) -> None: ...
+
+
+class Tells(Protocol):
+    """What a worker tells of itself; see `attendance.py`."""
+
+    @property
+    def rates(self) -> CountsRates: ...
+
+    def sign(self) -> dict[str, Any]: ...
+
+
 class LeaseKeeper:
-    """Knows all jobs in hand, renews their leases, and tells their handlers when one is lost or its time is up."""
+    """Knows all jobs in hand, renews their leases, and tells their handlers when one is lost or its time is up. With the
+    renewals goes the worker's sign of life."""
 
     def __init__(self, context: Context, worker_id: str, events: Events, on_turn_ended: Callable[[], None]) -> None:
         self._context = context
@@ -146,6 +169,8 @@ class LeaseKeeper:
         self._doubt_all = False
         self._looked_at = -math.inf
         self._ending = False
+        self._attendance: Tells | None = None
+        self._sign_at = 0.0
         self._outage = Outage(
             context,
             worker_id,
@@ -156,7 +181,20 @@ class LeaseKeeper:
         )
         self._wake = threading.Event()
 
+    def attach(self, attendance: Tells) -> None:
+        """What the worker tells of itself, from the start on."""
+        self._attendance = attendance
+
     # For the other threads.
+
+    def sign(self) -> None:
+        """Tell now that the worker is there: before its threads start."""
+        self._renew((), sign=True)
+
+    def sign_soon(self) -> None:
+        """Something of it has changed that others should see."""
+        self._sign_at = 0.0
+        self._wake.set()
 
     def take(self, claimed: Sequence[Held]) -> None:
         """These are in hand from now on."""
@@ -234,6 +272,7 @@ class LeaseKeeper:
         while True:
             self._wake.clear()
             if self._ending and not self._held:
+                self._leave()
                 return
             self._step()
             self._wake.wait(self._pause())
@@ -250,30 +289,41 @@ class LeaseKeeper:
                     logger.info(text, held, held.job_type.timeout, extra=about)
                     held.tell("timeout")
         due = [held for held in in_hand if held.renew_at <= now]
-        if due:
+        sign = now >= self._sign_at - (SIGN_ALONG if due else 0.0)
+        if due or sign:
             due = [held for held in in_hand if held.renew_at <= now + EARLY * held.lease.renew_every]
-            for start in range(0, len(due), RENEW_AT_ONCE):
-                self._renew(due[start : start + RENEW_AT_ONCE])
+            for start in range(0, max(1, len(due)), RENEW_AT_ONCE):
+                self._renew(due[start : start + RENEW_AT_ONCE], sign=sign and not start)
         self._look(in_hand)
 
     def _pause(self) -> float | None:
         with self._lock:
             wanted = [min(held.renew_at, held.deadline) for held in self._held.values()]
             self._next = min(wanted, default=math.inf)
+            if self._attendance is not None:
+                self._next = min(self._next, self._sign_at)
             if self._doubt_all and self._held:
                 self._next = min(self._next, self._looked_at + LOOK_AROUND)
         return None if self._next == math.inf else max(0.0, self._next - time.monotonic())
 
-    def _renew(self, due: Sequence[Held]) -> None:
+    def _renew(self, due: Sequence[Held], *, sign: bool = False) -> None:
+        attendance = self._attendance if sign else None
+        if attendance is None and not due:
+            self._sign_at = math.inf
+            return
         items = [{"id": held.job.id, "token": held.job.lease_token, "lease": held.lease.duration} for held in due]
         repository, started = self._context.repository, time.monotonic()
         try:
-            renewed = self._context.database.run(
-                lambda session: repository.renew_leases(session, self._worker_id, items), single=True
-            )
+            if attendance is None:
+                renewed = self._context.database.run(
+                    lambda session: repository.renew_leases(session, self._worker_id, items), single=True
+                )
+            else:
+                renewed = self._renew_and_sign(items, attendance, started)
             missing = [held for held in due if held.job.id not in renewed]
             states = self._states(missing) if missing else {}
         except Exception as error:
+            self._sign_at = max(self._sign_at, time.monotonic() + LONGEST_RETRY)
             if self._context.database.trouble(error) is Trouble.JOB:
                 self._refused(due, error)
             else:
@@ -289,7 +339,35 @@ class LeaseKeeper:
                 self._lost(held, reason)
             else:
                 held.renew_at = time.monotonic() + _retry_pause(held)
-        self._events.happened("renewed")
+        self._events.happened("renewed" if due else "signed")
+
+    def _renew_and_sign(self, items: Sequence[dict[str, Any]], attendance: Tells, now: float) -> set[str]:
+        repository, database = self._context.repository, self._context.database
+        sign, rates = attendance.sign(), attendance.rates.rows(now)
+
+        def work(session: Session) -> set[str]:
+            return repository.renew_and_sign(session, self._worker_id, items, sign, rates)
+
+        renewed = database.run(work, single=repository.signs_in_one_statement)
+        attendance.rates.written(rates)
+        self._sign_at = now + SIGN_EVERY
+        return renewed
+
+    def _leave(self) -> None:
+        """The worker has stopped: nobody needs to wait for another sign of life. What it did still counts."""
+        if self._attendance is None:
+            return
+        repository, rates = self._context.repository, self._attendance.rates.rows(time.monotonic())
+        sign = self._attendance.sign()
+
+        def work(session: Session) -> None:
+            repository.renew_and_sign(session, self._worker_id, (), sign, rates)
+            repository.leave(session, self._worker_id)
+
+        try:
+            self._context.database.run(work)
+        except Exception as error:  # it is shown as lost, and removed later
+            logger.debug("The worker %s could not sign off.", self._worker_id, exc_info=error)
 
     def _look(self, in_hand: Sequence[Held]) -> None:
         """Ask about the leases that are in doubt."""
@@ -330,6 +408,9 @@ class LeaseKeeper:
 
     def _refused(self, due: Sequence[Held], error: Exception) -> None:
         """The database refuses one of these leases, as a trigger can: find out which, so that the others are renewed."""
+        if not due:
+            self._outage.meet(error)
+            return
         if len(due) > 1:
             self._renew(due[: len(due) // 2])
             self._renew(due[len(due) // 2 :])

@@ -29,6 +29,7 @@ from queuert.errors import DatabaseUnavailableError
 from queuert.notify.protocol import Channel, HintingNotifier, Notice, Subscription
 from queuert.options import BackoffFunction, Lease
 from queuert.worker.attempt import AttemptRun
+from queuert.worker.attendance import Attendance
 from queuert.worker.claimer import Claimer
 from queuert.worker.completer import Completer
 from queuert.worker.dispatcher import Dispatcher
@@ -93,6 +94,10 @@ class WorkerThreads:
         )
         self._slots = Slots(options.concurrency, self._work, self._dispatcher.slot_free)
         self._dispatcher.attach(self._slots)
+        self._attendance = Attendance(
+            worker_id, options.name, self._slots, lambda: self._claimer.types, lambda: self._ending is not None
+        )
+        self._keeper.attach(self._attendance)
         self._reaper = Reaper(
             context,
             worker_id,
@@ -115,6 +120,8 @@ class WorkerThreads:
             self._subscription = notifier.subscribe(self._notice, channels=channels, wants=self._wants)
         else:
             self._subscription = notifier.subscribe(self._notice, channels=channels)
+        if not self._context.database.in_block:
+            self._keeper.sign()
         self._spawn("leases", self._keeper.run)
         self._spawn("completer", self._completer.run)
         for number in range(1, self._options.concurrency + 1):
@@ -207,6 +214,8 @@ class WorkerThreads:
         except BaseException as error:  # a KeyboardInterrupt of the handler's own making: there is nobody to interrupt here
             outcome = attempt.failed(error)
         held.over = True
+        if not (outcome.lost or held.lost):
+            self._attendance.rates.count(held.job.type_name, outcome)
         if outcome.lost and not held.lost:
             outcome = attempt.broken_off()
         if outcome.commit is None and (outcome.committed or held.lost):
@@ -295,6 +304,7 @@ class WorkerThreads:
             self.ended.set()
 
     def _end_in_order(self) -> None:
+        self._keeper.sign_soon()
         self._dispatcher.stop(lambda: time.monotonic() >= self._deadline)
         self._reaper.stop()
         for housekeeper in self._housekeepers:

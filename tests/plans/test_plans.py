@@ -43,7 +43,7 @@ LIMITS: dict[str, Limit] = {
     "next due of 20": Limit(("claim_idx",), 320, 1_500, 18_000),
     "next due of 1": Limit(("claim_idx",), 16, 100, 1_200),
     "lock 100 expired": Limit(("lease_idx",), 200, 500, 32_000),
-    "(renew|complete|continue|end|release) 100( claims)?$": Limit((), 1_200, 9_000, 100_000),
+    "(renew|complete|continue|end|release) 100( claims| and sign)?$": Limit((), 1_200, 9_000, 100_000),
     "lock 2 closing now": Limit((), 600, 1_600, 500),  # a function: planning its statements reads the catalogue too
     "lock 100|lease states": Limit((), 200, 1_500, 20_000),
     "complete 2 chains": Limit(("blocker_chain_idx",), 800, 6_500, 55_000),

@@ -159,6 +159,8 @@ def graph(name: str, first: int = DUE) -> Operation:
     return lambda store, session: getattr(store.repository, name)(session, [job_id(first + 3)])
 
 
+SIGN = {"name": "w", "host": "h", "pid": 1, "version": "1", "concurrency": 1, "busy": 0, "waiting": 0, "zombies": 0}
+SIGN |= {"stopping": False, "types": list(TYPES)}
 LIVE = ["blocked", "pending", "running"]
 
 OPERATIONS: dict[str, Operation] = {
@@ -174,6 +176,13 @@ OPERATIONS: dict[str, Operation] = {
     "lock 100 expired": lambda store, session: store.repository.lock_expired(session, store.repository.clock(session), 100),
     "renew 100": lambda store, session: store.repository.renew_leases(
         session, "w1", [{**item, "lease": 60.0} for item in held(store, session, 100)]
+    ),
+    "renew 100 and sign": lambda store, session: store.repository.renew_and_sign(
+        session,
+        "w1",
+        [{**item, "lease": 60.0} for item in held(store, session, 100)],
+        SIGN,
+        [{"type_name": name, "part": part, "completed": 5, "failed": 1} for name in TYPES for part in (0, 1)],
     ),
     "lease states of 100": lambda store, session: store.repository.lease_states(session, jobs_of(100, BUSY)),
     "complete 100": lambda store, session: complete(store, session, 100),

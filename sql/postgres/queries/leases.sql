@@ -3,10 +3,9 @@
 -- The database's clock.
 SELECT {now};
 
--- name: renew_leases
--- params: worker, items
--- Extend the leases this worker still holds; a row that is locked or no longer its own is not returned.
-WITH fast AS MATERIALIZED (
+-- name: _held
+-- The leases among the items that a worker still holds, locked; those that somebody else has locked are left out.
+fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ),
 item AS MATERIALIZED (
@@ -25,13 +24,56 @@ held AS MATERIALIZED (
     WHERE {fence}
     ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
-)
+);
+
+-- name: _renew
+-- Extend the leases that are held.
 UPDATE {job} j
 SET leased_until = {now + held.lease seconds},
     heartbeat_at = {now}
 FROM held
 WHERE j.id = held.id AND (SELECT count(*) FROM fast) > 0
 RETURNING j.id;
+
+-- name: renew_leases
+-- params: worker, items
+-- Extend the leases this worker still holds; a row that is locked or no longer its own is not returned.
+WITH {_held}
+{_renew};
+
+-- name: renew_and_sign
+-- params: worker, items, sign, rates
+-- What renew_leases does, and beside it the worker's sign of life and what it has done lately, in one round trip.
+WITH {_held},
+renewed AS (
+    {_renew}
+),
+seen AS (
+    INSERT INTO {worker} (id, name, host, pid, version, concurrency, busy, waiting, zombies, stopping, types)
+    SELECT
+        :worker::text, s.name, s.host, s.pid, s.version, s.concurrency, s.busy, s.waiting, s.zombies, s.stopping, s.types
+    FROM json_to_record(:sign::json) AS s (
+        name text, host text, pid integer, version text, concurrency integer, busy integer, waiting integer, zombies integer,
+        stopping boolean, types jsonb
+    )
+    ON CONFLICT (id) DO UPDATE
+        SET last_seen_at = {now},
+            busy = excluded.busy,
+            waiting = excluded.waiting,
+            zombies = excluded.zombies,
+            stopping = excluded.stopping,
+            types = excluded.types
+),
+rated AS (
+    INSERT INTO {worker_rate} (worker_id, type_name, part, completed, failed)
+    SELECT :worker::text, r.type_name, r.part, r.completed, r.failed
+    FROM json_to_recordset(:rates::json) AS r (type_name text, part integer, completed integer, failed integer)
+    ON CONFLICT (worker_id, type_name, part) DO UPDATE
+        SET at = {now},
+            completed = excluded.completed,
+            failed = excluded.failed
+)
+SELECT renewed.id FROM renewed;
 
 -- name: lease_states
 -- params: ids

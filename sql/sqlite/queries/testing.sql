@@ -41,3 +41,16 @@ SET leased_until = {leased_until - :by seconds},
 UPDATE {pause}
 SET since = {since - :by seconds},
     until = {until - :by seconds};
+
+-- name: make_workers_older
+-- params: by
+-- Move the times of all workers into the past by so many seconds.
+UPDATE {worker}
+SET started_at = {started_at - :by seconds},
+    last_seen_at = {last_seen_at - :by seconds};
+
+-- name: make_rates_older
+-- params: by
+-- Move what was done lately into the past by so many seconds.
+UPDATE {worker_rate}
+SET at = {at - :by seconds};
