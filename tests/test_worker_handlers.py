@@ -530,8 +530,9 @@ def test_a_worker_runs_only_the_types_it_was_given(app: Queuert) -> None:
     app.job("mine")(lambda job: "done")
     app.job("yours")(lambda job: "done")
     mine, yours = app.start_chain("mine"), app.start_chain("yours")
-    with app.worker(types=["mine"]) as worker:
-        worker.events.watch()
+    worker = app.worker(types=["mine"])
+    worker.events.watch()
+    with worker:
         app.wait_for(mine, timeout=10)
         worker.events.wait("looked")
         assert found(app.get_chain(yours.id)).status == "pending"
