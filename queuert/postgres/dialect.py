@@ -7,6 +7,7 @@ see, so that it expects a tenth of the rows; after two of them it expects one, a
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from queuert.storage.loader import Dialect
@@ -35,4 +36,28 @@ def _shifted_time(base: str, sign: str, seconds: str) -> str:
     return f"({base} {sign} make_interval(secs => {seconds}))"
 
 
-POSTGRES: Final = Dialect("postgres", _tokens, _shifted_time, numbered=True, several_statements=False)
+def _qualified(statement: str) -> str:
+    """Name the schema of functions, and of operators that PostgreSQL has for any enum or array only.
+
+    Queries run on connections with the user's `search_path`. Who may create in a schema of it could make a function or an
+    operator for exactly the types that we use: it would be preferred to PostgreSQL's own, and run as whoever runs the query.
+    """
+    statement = _FUNCTION.sub(r"pg_catalog.\1(", statement)
+    statement = _STATUS_LIST.sub(_status_list, statement)
+    statement = _STATUS.sub(r"\1 OPERATOR(pg_catalog.\2)", statement)
+    return statement.replace(" && ", " OPERATOR(pg_catalog.&&) ")
+
+
+def _status_list(match: re.Match[str]) -> str:
+    values = ",".join(re.findall(r"'(\w+)'", match[3]))
+    return f"{match[1]} OPERATOR(pg_catalog.{'<>) ALL' if match[2] else '=) ANY'} ('{{{values}}}')"
+
+
+# Written in small letters without a space before the parenthesis, and neither grammar nor the name of a type.
+_FUNCTION: Final = re.compile(
+    r"(?<![\w.\"$])(?!(?:coalesce|greatest|least|extract|nullif|char|character|varchar|varying|numeric|decimal|bit)\()([a-z]\w*)\("
+)
+_STATUS: Final = re.compile(r"(\b\w+\.status) (=|<>)(?= )")
+_STATUS_LIST: Final = re.compile(r"(\b\w+\.status) (NOT )?IN \(([^()]*)\)")
+
+POSTGRES: Final = Dialect("postgres", _tokens, _shifted_time, numbered=True, several_statements=False, finish=_qualified)

@@ -67,6 +67,8 @@ class Dialect:
     # Whether parameters are `$1`, `$2`, ... instead of `:name`.
     numbered: bool
     several_statements: bool
+    # What is done to every statement of a query at the end.
+    finish: Callable[[str], str] = str
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def queries(dialect: Dialect, names: Names, root: Path | None = None) -> dict[st
             _refuse(block.source, f"query {block.name!r} declares other params in {declared[block.name].source}")
         directed = any(f"{{{token}}}" in block.text for token in DIRECTIONS["_asc"])
         for suffix, direction in DIRECTIONS.items() if directed else (("", {}),):
-            statements = tuple(_statements(block.text, block, dialect, {**tokens, **direction}))
+            statements = tuple(map(dialect.finish, _statements(block.text, block, dialect, {**tokens, **direction})))
             if not statements or (len(statements) > 1 and not dialect.several_statements):
                 _refuse(block.source, f"query {block.name!r} has {len(statements)} statements")
             if block.name + suffix in found:
