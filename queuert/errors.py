@@ -92,6 +92,12 @@ class JobTypeValidationError(QueuertError):
         self.type_name = type_name
 
 
+class UnreadableRowError(QueuertError):
+    """The row of a job holds what this library does not write, so that the job cannot be run."""
+
+    error_code = "INVALID_INPUT:UNREADABLE_ROW"
+
+
 class UnknownJobTypeError(QueuertError):
     """No job type of this name is registered."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ class Job:
     failure_chain_id: str | None = None
     # Whether its blockers must have completed, or only have closed.
     blockers_until: str = "completed"
+
+    # What is wrong with its row, if somebody else has written it.
+    _unreadable: ClassVar[str | None] = None
 
     @property
     def attempts_used(self) -> int:

@@ -92,7 +92,9 @@ def test_casts_literals_and_comments_are_not_parameters(write: Write) -> None:
         "SELECT :a::text, ':b', 'it''s :c', \"x:d\", now()::date -- :e {f}; 'g\n"
         "  /* :h; ' */ , $x$ :i; $x$, E'\\':j';\n",
     )
-    assert postgres.statements == ("SELECT $1::text, ':b', 'it''s :c', \"x:d\", now()::date\n   , $x$ :i; $x$, E'\\':j'",)
+    assert postgres.statements == (
+        "SELECT $1::text, ':b', 'it''s :c', \"x:d\", pg_catalog.now()::date\n   , $x$ :i; $x$, E'\\':j'",
+    )
 
 
 def test_parameters_are_numbered_in_the_order_of_their_declaration(write: Write) -> None:

@@ -12,7 +12,7 @@ _FORMAT: Final = "'%Y-%m-%dT%H:%M:%f'"
 _NOW: Final = f"(strftime({_FORMAT}, 'now') || '000Z')"
 
 # What a claim is going to change in the jobs that it has found.
-_DUE: Final = {"attempt": "j.attempt + 1", "last_attempt_at": _NOW, "leased_until": "won.until"}
+_DUE: Final = {"attempt": "min(j.attempt, 2147483646) + 1", "last_attempt_at": _NOW, "leased_until": "won.until"}
 
 
 def _tokens(names: Names) -> dict[str, str]:
@@ -29,7 +29,7 @@ def _readable(column: str) -> str:
     """A row that was inserted by hand may hold bytes, which JSON cannot: its job is to fail, and not the claim."""
     if column not in ("input", "deduplication_key", "chain_trace_context", "trace_context"):
         return f"j.{column}"
-    return f"CASE typeof(j.{column}) WHEN 'blob' THEN NULL ELSE j.{column} END"
+    return f"CASE typeof(j.{column}) WHEN 'blob' THEN 0 ELSE j.{column} END"
 
 
 def _shifted_time(base: str, sign: str, seconds: str) -> str:

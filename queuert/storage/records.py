@@ -5,14 +5,14 @@ Records come with `input` and `output` as JSON text; what they decode to is for 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queuert.model import Attempt, Chain, Job, Status
 from queuert.storage.names import CLAIMED_COLUMNS, JOB_COLUMNS
 from queuert.storage.protocol import Row
+from queuert.storage.times import UnreadableTime, iso, parse_iso
 
 STATUS: Final = {status.value: status for status in Status}
 
@@ -20,10 +20,26 @@ _TIME_NAMES: Final = frozenset(name for name in JOB_COLUMNS if name.endswith("_a
 _TIMES: Final = tuple(index for index, name in enumerate(JOB_COLUMNS) if name in _TIME_NAMES)
 _STATUS_AT: Final = JOB_COLUMNS.index("status")
 _SUSPECT_AT: Final = JOB_COLUMNS.index("suspect")
+_NUMBERS: Final = ("chain_index", "priority", "attempt", "attempts_forgiven", "open_blockers", "blocker_count")
+_NUMBERS_AT: Final = tuple(JOB_COLUMNS.index(name) for name in _NUMBERS)
 _IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "continued_to", "failure_chain_id"))
 _CLAIMED_TIMES: Final = tuple(name for name in CLAIMED_COLUMNS if name in _TIME_NAMES)
 _JUST_CLAIMED: Final = {**dict.fromkeys(JOB_COLUMNS), "status": Status.RUNNING, "open_blockers": 0}
-_READS_Z: Final = sys.version_info >= (3, 11)
+_TEXTS: Final = ("type_name", "chain_type_name", "input")
+_MAYBE_TEXTS: Final = ("deduplication_key", "completed_by", "leased_by", "error_code", "last_attempt_error")
+_TEXT: Final = (str, type(None))
+_NUMBER: Final = (int, type(None))
+# Columns, the types of their values, and what is shown in the place of another.
+_KINDS: Final[tuple[tuple[tuple[str, ...], tuple[type, ...], object], ...]] = (
+    (_NUMBERS, (int,), 0),
+    (_TEXTS, (str,), ""),
+    (_MAYBE_TEXTS, _TEXT, None),
+    (("max_attempts",), _NUMBER, None),
+)
+# One more would not fit into the column on PostgreSQL.
+LAST_ATTEMPT: Final = 2**31 - 1
+
+__all__ = ["iso", "parse_iso"]
 
 
 class Claim(NamedTuple):
@@ -102,18 +118,12 @@ class Running(NamedTuple):
     seconds: float
 
 
-def iso(value: datetime | None) -> str | None:
-    """A time as every database takes it: UTC, microseconds, fixed width."""
-    if value is None:
-        return None
-    return value.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+class _Problem(NamedTuple):
+    column: str
+    stored: object
 
-
-def parse_iso(text: str | None) -> datetime | None:
-    """A time that is stored as text."""
-    if text is None:
-        return None
-    return datetime.fromisoformat(text if _READS_Z else text[:-1] + "+00:00")
+    def __str__(self) -> str:
+        return f"{self.column} is {getattr(self.stored, 'stored', self.stored)!r:.100}"
 
 
 class RowReader:
@@ -136,6 +146,11 @@ class RowReader:
         if not self._text_ids:
             for index in _IDS:
                 values[index] = None if values[index] is None else str(values[index])
+        # Where columns take any value, whatever their type, as SQLite's do.
+        if self._parse_time is not None and (
+            bytes in map(type, values) or any(type(values[index]) is not int for index in _NUMBERS_AT)
+        ):
+            return _mended(dict(zip(JOB_COLUMNS, values, strict=True)))
         # Hundreds of these are made a second: filling the dict is three times as fast as a frozen __init__.
         job = object.__new__(Job)
         job.__dict__.update(zip(JOB_COLUMNS, values, strict=True))
@@ -159,7 +174,7 @@ class RowReader:
                     values[name] = times[text]
             if not self._text_ids:
                 values["id"], values["chain_id"] = str(values["id"]), str(values["chain_id"])
-            jobs.append(job)
+            jobs.append(job if _is_sound(values) else _mended(values))
         jobs.sort(key=_claim_order)
         return jobs
 
@@ -181,6 +196,38 @@ class RowReader:
     def attempt(self, row: Row) -> Attempt:
         r, time = row, self.time
         return Attempt(str(r[0]), r[1], r[2], time(r[3]), time(r[4]), time(r[5]), r[6], r[7], r[8], time(r[9]))
+
+
+def _is_sound(values: dict[str, Any]) -> bool:
+    """Whether the row of a job that was claimed is one that this library could have written. Half a microsecond each."""
+    return (
+        type(values["created_at"]) is datetime
+        and type(values["scheduled_at"]) is datetime
+        and type(values["chain_created_at"]) is datetime
+        and type(values["last_attempt_at"]) is datetime
+        and type(values["priority"]) is int
+        and type(values["attempt"]) is int
+        and 0 < values["attempt"] < LAST_ATTEMPT
+        and type(values["attempts_forgiven"]) is int
+        and type(values["input"]) is str
+        and type(values["max_attempts"]) in _NUMBER
+        and type(values["deduplication_key"]) in _TEXT
+    )
+
+
+def _mended(values: dict[str, Any]) -> Job:
+    """A job of a row that this library has not written: what can be shown, and what is wrong with it."""
+    problems = [_Problem(name, values[name]) for name in JOB_COLUMNS if type(values[name]) is UnreadableTime]
+    if values["attempt"] == LAST_ATTEMPT:
+        problems.append(_Problem("attempt", LAST_ATTEMPT))
+    for names, kinds, instead in _KINDS:
+        for name in names:
+            if type(values[name]) not in kinds:
+                problems.append(_Problem(name, values[name]))
+                values[name] = instead
+    job = object.__new__(Job)
+    job.__dict__.update(values, _unreadable="; ".join(map(str, problems)) or None)
+    return job
 
 
 def freed(row: Row) -> Freed:

@@ -323,7 +323,7 @@ class Repository(AttendanceRepository, WatchingRepository):
         named = self._list(ids)
         self._run(session, "delete_references", ids=named)
         rows = self._run(session, "delete_chains", ids=named)
-        keys = {(row[1], row[2]) for row in rows if row[2] is not None}
+        keys = {(row[1], row[2]) for row in rows if isinstance(row[2], str)}
         if keys:
             items = [{"type_name": type_name, "key": key} for type_name, key in sorted(keys)]
             self._run(session, "delete_unused_keys", items=dumps(items))
@@ -449,7 +449,7 @@ class Repository(AttendanceRepository, WatchingRepository):
 
     def longest_running(self, session: Session, types: Sequence[str], limit: int) -> list[Running]:
         rows = self._count(session, "longest_running", limit, types=types)
-        return [Running(str(r[0]), r[1], r[2], self._rows.time(r[3]), r[4], max(0.0, r[5])) for r in rows]
+        return [Running(str(r[0]), r[1], r[2], self._rows.time(r[3]), r[4], max(0.0, r[5] or 0.0)) for r in rows]
 
     def _count(self, session: Session, query: str, limit: int | None, **lists: Sequence[str]) -> list[Row]:
         named = {name: self._list(values) for name, values in lists.items()}

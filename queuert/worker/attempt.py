@@ -22,7 +22,7 @@ from queuert.chains.continuing import next_job
 from queuert.chains.new_chain import schedule
 from queuert.context import Context
 from queuert.error_codes import MAX_CODE, MAX_DETAIL, MAX_ERROR, clean, error_code, error_detail
-from queuert.errors import JobTakenByAnotherWorkerError, QueuertError, TransactionMisuseError
+from queuert.errors import JobTakenByAnotherWorkerError, QueuertError, TransactionMisuseError, UnreadableRowError
 from queuert.job_types import JobType
 from queuert.model import Chain, Job, Status
 from queuert.notify.protocol import ANYTHING
@@ -133,6 +133,9 @@ class AttemptRun:
 
     def _run(self) -> Outcome:
         self._waited = time.monotonic() - self._claimed
+        if self.job._unreadable is not None:
+            error = UnreadableRowError(f"The row of this job cannot be read: {self.job._unreadable}.")
+            return Outcome(record=self._failure(error, error.error_code, final=True))
         try:
             decoded = self.job_type.decode_input(self.job.input)
         except Exception as error:

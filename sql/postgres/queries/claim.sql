@@ -87,7 +87,7 @@ won AS MATERIALIZED (
 claimed AS (
     UPDATE {job} j
     SET status = 'running',
-        attempt = j.attempt + 1,
+        attempt = least(j.attempt, 2147483646) + 1,
         last_attempt_at = {now},
         leased_by = :worker,
         lease_token = :token,
@@ -131,7 +131,7 @@ won AS MATERIALIZED (
 )
 UPDATE {job} j
 SET status = 'running',
-    attempt = j.attempt + 1,
+    attempt = least(j.attempt, 2147483646) + 1,
     last_attempt_at = {now},
     leased_by = :worker,
     lease_token = :token,

@@ -66,7 +66,7 @@ CROSS JOIN {job} j ON j.rowid = won.number;
 -- other threads in less often than a transaction would.
 UPDATE {job}
 SET status = 'running',
-    attempt = attempt + 1,
+    attempt = min(attempt, 2147483646) + 1,
     last_attempt_at = :now,
     leased_by = :worker,
     lease_token = :token,

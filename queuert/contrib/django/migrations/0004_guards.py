@@ -1,0 +1,12 @@
+"""Rows that no worker could read are refused where they are written."""
+
+from typing import ClassVar
+
+from django.db import migrations
+
+from queuert.contrib.django.operations import ApplySql
+
+
+class Migration(migrations.Migration):
+    dependencies: ClassVar = [("queuert", "0003_flow")]
+    operations: ClassVar = [ApplySql(first=False)]

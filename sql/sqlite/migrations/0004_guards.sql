@@ -1,0 +1,1 @@
+-- Nothing to do: SQLite adds no conditions to a table that is there, and has no functions and no schemas of others.
