@@ -100,7 +100,7 @@ def test_a_running_row_without_the_time_of_its_attempt_is_shown_and_taken_back(a
     running = (
         f"status = 'running', last_attempt_at = NULL, leased_by = 'gone', lease_token = 7, leased_until = '{past}', attempt = 1"
     )
-    _spoil(app, chain.id, f"{running}, attempt = 1")
+    _spoil(app, chain.id, running)
     assert app.stats().longest_running[0].job_id == chain.id
     with app.worker(poll_interval=0.1, reap_interval=0.1):
         eventually(lambda: app.attempts(chain.id) and app.attempts(chain.id)[0].outcome == "lost")

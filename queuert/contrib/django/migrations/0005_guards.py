@@ -8,5 +8,6 @@ from queuert.contrib.django.operations import ApplySql
 
 
 class Migration(migrations.Migration):
-    dependencies: ClassVar = [("queuert", "0003_flow")]
+    atomic = False
+    dependencies: ClassVar = [("queuert", "0004_flow")]
     operations: ClassVar = [ApplySql(first=False)]
