@@ -116,7 +116,7 @@ def _stack(x: int, base: int, chains: Sequence[Chain]) -> Iterator[Node]:
     rows = min(len(chains), BLOCKERS) + (len(chains) > BLOCKERS)
     y = base - (GAP_Y - 14) - rows * (HEIGHT + 14)
     for chain in chains[:BLOCKERS]:
-        yield Node(x, y, _short(chain.type_name), f"waits for {chain.id[-8:]}", chain.status.value, "chains", chain.id)
+        yield Node(x, y, _short(chain.type_name), chain.id[-8:], chain.status.value, "chains", chain.id)
         y += HEIGHT + 14
     if rest := chains[BLOCKERS:]:
         counted = Counter(chain.status.value for chain in rest)
@@ -127,7 +127,7 @@ def _stack(x: int, base: int, chains: Sequence[Chain]) -> Iterator[Node]:
 def _below(tail: Node, blocked: Sequence[Job], more: bool) -> Iterator[Node]:
     y = tail.y + HEIGHT + GAP_Y - 14
     for job in blocked[:BLOCKED]:
-        yield Node(tail.x, y, _short(job.type_name), f"waiting: {job.id[-8:]}", job.status.value, "jobs", job.id)
+        yield Node(tail.x, y, _short(job.type_name), job.id[-8:], job.status.value, "jobs", job.id)
         y += HEIGHT + 14
     if (rest := len(blocked) - BLOCKED) > 0:
         yield Node(tail.x, y, f"{rest:,}{'+' if more else ''} jobs more", "wait for this chain", "fold")
