@@ -142,6 +142,10 @@ class Ticker:
         self._context.payloads.encode_input(job_type, input)
         self._all[key] = Periodic(key, job_type, _parse(schedule, tz), _describe(schedule, tz), input, missed)
 
+    def find(self, name: str) -> Periodic | None:
+        """The schedule of this name, if this app defines it."""
+        return self._all.get(name)
+
     def status(self) -> list[PeriodicStatus]:
         """Every schedule of this app."""
         now, rows = self._context.read(None, self._noted)

@@ -39,6 +39,9 @@ _RULES: Final[list[Any]] = [
     # Acts
     _post(f"/chains/<id>/<{_CHAIN_ACTS}:act>", acts.chain),
     _post("/jobs/<id>/<any(trigger):act>", acts.job),
+    _post("/types/<path:name>/<any(pause,resume):act>", acts.kind),
+    _post("/<any(pause,resume):act>", acts.everything),
+    _post("/schedules/<path:name>/<any(pause,resume,start):act>", acts.schedule),
     _post("/many/<any(retry,cancel,delete,trigger):act>", acts.many),
     # The same as JSON
     _get("/api", api.index),

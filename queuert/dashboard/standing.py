@@ -10,6 +10,7 @@ from queuert.chains.history import Stats
 from queuert.chains.periodic import PeriodicStatus
 from queuert.dashboard.showing import jsonable
 from queuert.dashboard.visit import Visit
+from queuert.model import Pause
 
 STATES: Final = ("pending", "running", "blocked", "failed", "completed", "cancelled")
 
@@ -21,6 +22,7 @@ class Standing:
     now: datetime
     stats: Stats
     schedules: list[PeriodicStatus]
+    pauses: list[Pause]
 
 
 def read_standing(visit: Visit) -> Standing:
@@ -31,7 +33,7 @@ def read_standing(visit: Visit) -> Standing:
 def _read(visit: Visit) -> Standing:
     context = visit.context
     now = context.read(None, context.repository.clock)
-    return Standing(now, visit.app.stats(), read_schedules(visit))
+    return Standing(now, visit.app.stats(), read_schedules(visit), visit.app.pauses())
 
 
 def read_schedules(visit: Visit) -> list[PeriodicStatus]:
@@ -42,7 +44,12 @@ def read_schedules(visit: Visit) -> list[PeriodicStatus]:
 
 
 def standing_json(standing: Standing) -> dict[str, Any]:
-    return {"at": jsonable(standing.now), "stats": jsonable(standing.stats), "schedules": jsonable(standing.schedules)}
+    return {
+        "at": jsonable(standing.now),
+        "stats": jsonable(standing.stats),
+        "schedules": jsonable(standing.schedules),
+        "pauses": jsonable(standing.pauses),
+    }
 
 
 def read_types(visit: Visit) -> list[str]:

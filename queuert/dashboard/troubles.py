@@ -49,6 +49,7 @@ def find_troubles(standing: Standing) -> list[Trouble]:
 
 
 def _all(standing: Standing) -> Iterator[Trouble]:
+    yield from _paused(standing)
     yield from _waiting(standing)
     yield from _stranded(standing)
     yield from _failed(standing)
@@ -56,9 +57,23 @@ def _all(standing: Standing) -> Iterator[Trouble]:
     yield from _overdue(standing)
 
 
+def _paused(standing: Standing) -> Iterator[Trouble]:
+    for pause in standing.pauses:
+        what = "Everything is" if pause.type_name is None else f"{pause.type_name} is"
+        path = ("resume",) if pause.type_name is None else ("types", pause.type_name, "resume")
+        about = " ".join(filter(None, [f"By {pause.actor}." if pause.actor else "", pause.reason or ""]))
+        until = f" Until {pause.until:%Y-%m-%d %H:%M} UTC." if pause.until else ""
+        yield Trouble(
+            "bad" if pause.type_name is None else "warning",
+            f"{what} paused since {lasting((standing.now - pause.since).total_seconds())}",
+            f"{about or 'No reason was given.'}{until} What runs goes on, nothing new is begun.",
+            (Repair("Resume", path, {}, act="resume", acts=True),),
+        )
+
+
 def _waiting(standing: Standing) -> Iterator[Trouble]:
     waited = standing.stats.oldest_ready_seconds
-    if waited is not None and waited > WAITED:
+    if waited is not None and waited > WAITED and not any(pause.type_name is None for pause in standing.pauses):
         yield Trouble(
             "bad",
             f"A job has been ready for {lasting(waited)} and nobody runs it",

@@ -151,3 +151,47 @@ def test_a_callable_decides_who_may_act(shop: Shop) -> None:
 def test_an_act_leads_back_to_no_other_site(shop: Shop, browser: Browser, back: str) -> None:
     chain = shop.failed()
     assert browser.post(f"/chains/{chain.id}/retry", {"back": back}).headers["Location"].startswith(f"/chains/{chain.id}")
+
+
+def test_a_paused_type_is_not_run_until_it_is_resumed(shop: Shop, browser: Browser) -> None:
+    assert browser.post("/types/mail/pause", {"reason": "the provider is down", "for": "2h"}).status_code == 303
+    [pause] = shop.app.pauses()
+    assert (pause.type_name, pause.reason, pause.actor) == ("mail", "the provider is down", "dashboard")
+    assert pause.until is not None
+    assert timedelta(hours=1) < pause.until - pause.since <= timedelta(hours=2, seconds=5)
+    chain = shop.app.start_chain("mail", None)
+    shop.app.drain()
+    assert shop.found(chain.id).status == "pending"
+    for path in ("/", "/types"):
+        assert "the provider is down" in browser.get(path).text
+    assert 'action="/types/mail/resume"' in browser.get("/").text
+    assert browser.post("/types/mail/resume").status_code == 303
+    shop.app.drain()
+    assert shop.found(chain.id).status == "completed"
+
+
+def test_everything_is_paused_and_resumed(shop: Shop, browser: Browser) -> None:
+    browser.post("/pause")
+    chain = shop.app.start_chain("mail", None)
+    shop.app.drain()
+    assert shop.found(chain.id).status == "pending"
+    assert "Everything is paused" in browser.get("/").text
+    browser.post("/resume")
+    assert shop.app.pauses() == []
+
+
+def test_a_schedule_is_paused_resumed_and_run_now(shop: Shop, browser: Browser) -> None:
+    shop.app.periodic(3600, name="hourly/mail")(shop.app.types.get("mail"))
+    assert browser.post("/schedules/hourly%2Fmail/pause", {"reason": "holidays"}).status_code == 303
+    assert "holidays" in browser.get("/schedules").text
+    assert browser.post("/schedules/hourly%2Fmail/resume").status_code == 303
+    assert "holidays" not in browser.get("/schedules").text
+    assert browser.post("/schedules/hourly%2Fmail/start").status_code == 303
+    assert [chain.type_name for chain in shop.app.list_chains().items] == ["mail"]
+    assert browser.post("/schedules/unheard-of/start").status_code == 400
+
+
+def test_a_pause_for_nonsense_is_refused(shop: Shop, browser: Browser) -> None:
+    for wrong in ("soon", "9" * 30 + "d", "-1"):
+        assert browser.post("/types/mail/pause", {"for": wrong}).status_code == 400
+    assert shop.app.pauses() == []

@@ -77,6 +77,22 @@ def test_a_failed_chain_is_retried_by_its_button_and_completes_before_our_eyes(s
     assert page.problems == []
 
 
+def test_a_type_that_is_paused_by_its_button_stops(shop: Shop, url: str, page: Any) -> None:
+    page.goto(f"{url}types")
+    row = page.locator("tr", has_text="mail")
+    row.locator("summary:has-text('Pause')").click()
+    row.locator("form button").click()
+    page.wait_for_selector(".status:has-text('paused')")
+    with shop.app.worker():
+        stopped, other = shop.app.start_chain("mail", None), shop.app.start_chain("charge", {})
+        shop.app.wait_for(other, timeout=20)
+        assert shop.found(stopped.id).status == "pending"
+        page.goto(url)
+        page.click("button:has-text('Resume')")
+        shop.app.wait_for(stopped, timeout=20)
+    assert page.problems == []
+
+
 def test_filters_and_pages_are_in_the_address(shop: Shop, url: str, page: Any) -> None:
     shop.app.start_chains([NewChain("mail", None, after=3600) for _ in range(60)])
     failed = shop.failed()

@@ -6,13 +6,16 @@ database, and one that has moved on meanwhile is left alone and counted.
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from werkzeug.wrappers import Response
 
+from queuert.cli.values import duration
 from queuert.dashboard.failures import BadInput
 from queuert.dashboard.filters import CHAIN_NAMES, JOB_NAMES, Filters, read_filters
 from queuert.dashboard.visit import Visit
@@ -52,6 +55,51 @@ def chain(visit: Visit, id: str, act: str) -> Response:
 def job(visit: Visit, id: str, act: str) -> Response:
     visit.app.trigger_job(id, actor=visit.visitor.name, reason=reason(visit))
     return visit.back(visit.url("jobs", id), done=act)
+
+
+def kind(visit: Visit, name: str, act: str) -> Response:
+    """Pause or resume a type."""
+    by = visit.visitor.name
+    if act == "pause":
+        visit.app.pause(name, reason=reason(visit), actor=by, until=_until(visit))
+    else:
+        visit.app.resume(name, actor=by)
+    return visit.back(visit.url("types"), done=act)
+
+
+def everything(visit: Visit, act: str) -> Response:
+    """Pause everything, or lift every pause."""
+    if act == "pause":
+        visit.app.pause(reason=reason(visit), actor=visit.visitor.name, until=_until(visit))
+    else:
+        visit.app.resume(actor=visit.visitor.name)
+    return visit.back(visit.url("types"), done=act)
+
+
+def schedule(visit: Visit, name: str, act: str) -> Response:
+    """Pause or resume a schedule, or start what it starts, now."""
+    app, by = visit.app, visit.visitor.name
+    if act == "pause":
+        app.pause_periodic(name, reason=reason(visit), actor=by, until=_until(visit))
+    elif act == "resume":
+        app.resume_periodic(name, actor=by)
+    else:
+        periodic = app._ticker.find(name)
+        if periodic is None:
+            raise BadInput(f"This app does not define the schedule {name!r}, so it cannot start what it starts.")
+        app.start_chain(periodic.job_type, periodic.input)
+    return visit.back(visit.url("schedules"), done=act)
+
+
+def _until(visit: Visit) -> datetime | None:
+    """When a pause ends, if the form says for how long."""
+    text = visit.request.form.get("for", "").strip()
+    if not text:
+        return None
+    try:
+        return visit.context.read(None, visit.context.repository.clock) + timedelta(seconds=duration(text))
+    except (argparse.ArgumentTypeError, OverflowError) as error:
+        raise BadInput("How long? Write 90s, 15m, 2h or 3d, or leave it empty.") from error
 
 
 def reason(visit: Visit) -> str | None:

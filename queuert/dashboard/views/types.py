@@ -8,8 +8,10 @@ from typing import Any, Final
 from werkzeug.wrappers import Response
 
 from queuert.dashboard.done import done_text
+from queuert.dashboard.showing import jsonable
 from queuert.dashboard.standing import read_schedules, read_standing, read_types
 from queuert.dashboard.visit import Visit
+from queuert.model import Pause
 
 SAMPLE: Final = 100  # completed jobs of a type that its durations are of
 MEASURED: Final = 50  # types whose durations are read
@@ -28,11 +30,13 @@ class Kind:
     p50: float | None
     p95: float | None
     sample: int
+    pause: Pause | None
 
 
 def read_kinds(visit: Visit) -> list[Kind]:
     """Every type, with its numbers."""
-    stats = read_standing(visit).stats
+    standing = read_standing(visit)
+    stats, pauses = standing.stats, {pause.type_name: pause for pause in standing.pauses}
     found = []
     for position, name in enumerate(read_types(visit)):
         durations = _durations(visit, name) if position < MEASURED and stats.by_type.get(name, {}).get("completed") else []
@@ -47,6 +51,7 @@ def read_kinds(visit: Visit) -> list[Kind]:
                 quantile(durations, 0.5),
                 quantile(durations, 0.95),
                 len(durations),
+                pauses.get(name),
             )
         )
     return found
@@ -75,7 +80,9 @@ def quantile(ordered: list[float], share: float) -> float | None:
 
 def show(visit: Visit) -> Response:
     here = visit.url("types")
-    return visit.page("types.html", kinds=read_kinds(visit), here=here, done=done_text(visit.request.args))
+    kinds, standing = read_kinds(visit), read_standing(visit)
+    all_paused = next((pause for pause in standing.pauses if pause.type_name is None), None)
+    return visit.page("types.html", kinds=kinds, all_paused=all_paused, here=here, done=done_text(visit.request.args))
 
 
 def schedules(visit: Visit) -> Response:
@@ -97,6 +104,7 @@ def kinds_json(kinds: list[Kind]) -> list[dict[str, Any]]:
             "counts": kind.counts,
             "capped": sorted(kind.capped),
             "max_attempts": kind.max_attempts,
+            "pause": jsonable(kind.pause),
             "seconds": {"p50": kind.p50, "p95": kind.p95, "sample": kind.sample},
         }
         for kind in kinds
