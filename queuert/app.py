@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime, tzinfo
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -17,7 +17,7 @@ from queuert.chains.new_chain import ChainOptions, ChainRef, NewChain, ids_of
 from queuert.chains.operate import Operator
 from queuert.chains.outside import ChainTail, complete_from_outside
 from queuert.chains.pauses import Pauses
-from queuert.chains.periodic import Missed, PeriodicStatus, Ticker
+from queuert.chains.periodic import PeriodicStatus, Ticker
 from queuert.chains.read import Reader
 from queuert.chains.retention import Cleaner, Progress
 from queuert.chains.start import Starter
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
-JobTypeT = TypeVar("JobTypeT", bound=JobType[Any, Any])
 IdFunction = Callable[[], Id]
 IdCheck = Callable[[str], bool]
 
@@ -294,28 +293,6 @@ class Queuert(Operates, Reads, DefinesJobTypes):
             yield tail
 
     # Recurring work
-
-    def periodic(
-        self,
-        schedule: str | Duration,
-        *,
-        tz: str | tzinfo = "UTC",
-        name: str | None = None,
-        input: object = None,
-        missed: Missed = "once",
-    ) -> Callable[[JobTypeT], JobTypeT]:
-        """Start a chain of a job type at every tick of a schedule: put it above `@app.job`.
-
-        `schedule` is a cron expression, read in the time zone `tz`, or a number of seconds. However many workers run, there
-        is one chain a tick. `missed` says what becomes of the ticks that nobody was there for: `once` makes up for them
-        with one chain, `all` with one each, `skip` with none.
-        """
-
-        def decorate(job_type: JobTypeT) -> JobTypeT:
-            self._ticker.add(job_type, schedule, tz=tz, name=name, input=input, missed=missed)
-            return job_type
-
-        return decorate
 
     def periodics(self, *, noted: bool = False) -> list[PeriodicStatus]:
         """What recurs, with its last and next run; with `noted` what workers have noted, whichever app defines it."""

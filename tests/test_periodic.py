@@ -21,10 +21,12 @@ from support.racing import together
 from support.waiting import eventually
 
 import queuert
-from queuert import Queuert, RunningJob
-from queuert.chains.periodic import GRACE, MOST_AT_ONCE, Cron, Interval, Periodic, _ticks
+from queuert import JobTypes, Queuert, RunningJob, UnknownJobTypeError
+from queuert.chains.periodic import GRACE, MOST_AT_ONCE, _ticks
 from queuert.cli import main
 from queuert.errors import JobTypeValidationError, QueuertError
+from queuert.job_types.schedules import Cron, Interval, Periodic
+from queuert.testing import advance
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -421,7 +423,7 @@ def test_the_command_lists_what_recurs(module: str, shared_url: str, capsys: pyt
         look(app)
         [status] = app.periodics()
     assert main(["periodic", "--app", f"{module}:app", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+    first, second = json.loads(capsys.readouterr().out)["items"]
     assert first["schedule"] == "0 9 * * * (Europe/Berlin)"
     assert first["last_run_at"] is None
     assert first["next_run_at"].endswith(":00:00Z")
@@ -442,6 +444,41 @@ def test_the_command_works_without_the_application(shared_url: str, capsys: pyte
         report(app)
         look(app)
     assert main(["periodic", "--url", shared_url, "--json"]) == 0
-    [found] = json.loads(capsys.readouterr().out)
+    [found] = json.loads(capsys.readouterr().out)["items"]
     assert (found["name"], found["type_name"], found["schedule"]) == ("report", None, None)
     assert found["next_run_at"] is not None
+
+
+def test_a_registry_has_schedules_of_its_own(app: Queuert) -> None:
+    inner, outer = JobTypes(), JobTypes()
+
+    @inner.periodic(60, input={"n": 5})
+    @inner.task
+    def count(n: int = 1) -> int:
+        return n
+
+    outer.include(inner)
+    app.include(outer)
+
+    @inner.periodic(3600, name="hourly")
+    @inner.job
+    def later(job: RunningJob[None]) -> None: ...
+
+    assert {entry.name: entry.type_name for entry in app.periodics()} == {"count": "count", "hourly": "later"}
+    advance(app, 61)
+    app.drain()
+    assert {chain.output for chain in app.list_chains(types=["count"])} == {5}  # one tick, or two
+
+
+def test_one_name_for_two_schedules_is_refused_wherever_they_meet(app: Queuert) -> None:
+    one, two = JobTypes(), JobTypes()
+    for number, types in enumerate((one, two)):
+        types.periodic(60, name="same")(types.declare(f"type-{number}"))
+    app.include(one)
+    with pytest.raises(ValueError, match="schedule 'same' already"):
+        app.include(two)
+    assert [entry.type_name for entry in app.periodics()] == ["type-0"]
+    assert "type-1" not in app.types
+    app.include(one)  # once more is nothing new
+    with pytest.raises(UnknownJobTypeError):
+        one.periodic(60)(two.declare("foreign"))

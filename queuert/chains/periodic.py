@@ -3,9 +3,6 @@
 The next tick of each schedule is a row in the database. When it is due, whoever moves it on to the one after starts the chain
 in the same transaction: two workers cannot both move it, and a crash leaves either both or neither. Ticks are counted by the
 database's clock.
-
-Cron expressions need the extra `cron`. Around a change of the clocks they behave as in Debian's cron: a job of an hour that is
-skipped runs right after it, and one of an hour that comes twice runs once.
 """
 
 from __future__ import annotations
@@ -15,79 +12,24 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any, Final, Literal, NamedTuple, Protocol
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
 from queuert.chains.new_chain import NewChain
 from queuert.chains.start import Starter
 from queuert.context import Context
 from queuert.errors import QueuertError
-from queuert.job_types import JobType, check_blockers, check_entry, check_name
+from queuert.job_types import Periodic, Schedule, check_name
 from queuert.model import Pause
-from queuert.options import Duration, seconds
 from queuert.storage.attendance import StoredPause
 from queuert.storage.protocol import Session
 
 logger = logging.getLogger("queuert.periodic")
 
-Missed = Literal["once", "all", "skip"]
-
 PREFIX: Final = "queuert:periodic:"
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MOST_AT_ONCE: Final = 1_000
 ON_TIME: Final = 5.0  # seconds: ticks that are all found within this are each run, whatever was said of missed ones
 GRACE: Final = 60.0  # seconds: a tick found later than this is too old for "skip"
-
-
-class Schedule(Protocol):
-    """When something recurs."""
-
-    def after(self, moment: datetime) -> datetime:
-        """The first tick later than a moment."""
-        ...
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Every so many seconds, counted from 1970, so that all processes agree."""
-
-    every: float
-
-    def after(self, moment: datetime) -> datetime:
-        # In whole microseconds: with fractions two processes might round to different ticks.
-        step = timedelta(microseconds=round(self.every * 1_000_000))
-        return EPOCH + ((moment - EPOCH) // step + 1) * step
-
-
-@dataclass(frozen=True)
-class Cron:
-    """A cron expression in a time zone."""
-
-    expression: str
-    zone: tzinfo
-
-    def after(self, moment: datetime) -> datetime:
-        from cronsim import CronSim  # an extra
-
-        tick: datetime
-        for tick in CronSim(self.expression, moment.astimezone(self.zone)):
-            # In an hour that comes twice it names ticks by their first time, which may be over.
-            if (found := tick.astimezone(timezone.utc)) > moment:
-                return found
-        raise ValueError(f"{self.expression!r} does not come true any more.")
-
-
-@dataclass(frozen=True)
-class Periodic:
-    """A schedule on a job type."""
-
-    name: str
-    job_type: JobType[Any, Any]
-    schedule: Schedule
-    text: str
-    input: object
-    missed: Missed
 
 
 @dataclass(frozen=True)
@@ -117,30 +59,11 @@ class Ticker:
     def __init__(self, context: Context, starter: Starter) -> None:
         self._context = context
         self._starter = starter
-        self._all: dict[str, Periodic] = {}
         self._look_at = 0.0
 
-    def add(
-        self,
-        job_type: JobType[Any, Any],
-        schedule: str | Duration,
-        *,
-        tz: str | tzinfo,
-        name: str | None,
-        input: object,
-        missed: Missed,
-    ) -> None:
-        if not isinstance(job_type, JobType):
-            raise TypeError("periodic goes above @app.job: it takes a job type.")
-        if missed not in ("once", "all", "skip"):
-            raise ValueError(f"missed must be 'once', 'all' or 'skip', not {missed!r}.")
-        key = check_name(job_type.name if name is None else name)
-        if key in self._all:
-            raise ValueError(f"There is a schedule {key!r} already: give this one another name=.")
-        check_entry(self._context.types.get(job_type))
-        check_blockers(job_type, [])
-        self._context.payloads.encode_input(job_type, input)
-        self._all[key] = Periodic(key, job_type, _parse(schedule, tz), _describe(schedule, tz), input, missed)
+    @property
+    def _all(self) -> dict[str, Periodic]:
+        return self._context.types.periodics
 
     def find(self, name: str) -> Periodic | None:
         """The schedule of this name, if this app defines it."""
@@ -260,40 +183,3 @@ def _until(schedule: Schedule, due: datetime, now: datetime) -> Iterator[datetim
 
 def _is_tick(schedule: Schedule, moment: datetime) -> bool:
     return schedule.after(moment - timedelta(microseconds=1)) == moment
-
-
-def _parse(schedule: str | Duration, tz: str | tzinfo) -> Schedule:
-    if not isinstance(schedule, str):
-        every = seconds(schedule, "the schedule", positive=True)
-        if every < 1:
-            raise ValueError("A schedule cannot tick more often than once a second.")
-        return Interval(every)
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError as error:
-        raise ImportError("Cron expressions need a library: pip install 'queuert[cron]'.") from error
-    cron = Cron(schedule, _zone(tz))
-    try:
-        CronSim(schedule, datetime.now(cron.zone))
-    except CronSimError as error:
-        raise ValueError(f"{schedule!r} is not a cron expression: {error}.") from None
-    try:
-        cron.after(datetime.now(timezone.utc))
-    except ValueError:
-        raise ValueError(f"{schedule!r} never comes true.") from None
-    return cron
-
-
-def _zone(tz: str | tzinfo) -> tzinfo:
-    if isinstance(tz, tzinfo):
-        return tz
-    try:
-        return ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # a directory of zones is an OSError
-        raise ValueError(f"{tz!r} is not a known time zone (on Windows: pip install tzdata).") from error
-
-
-def _describe(schedule: str | Duration, tz: str | tzinfo) -> str:
-    if isinstance(schedule, str):
-        return schedule if str(tz) == "UTC" else f"{schedule} ({tz})"
-    return f"every {seconds(schedule, 'the schedule'):g} s"

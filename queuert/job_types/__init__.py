@@ -9,6 +9,7 @@ from queuert.job_types.graph import check_blockers, check_continuation, check_en
 from queuert.job_types.job_type import InputOf, JobType, check_name
 from queuert.job_types.options import BackoffOption, JobOptions, JobTypeOrName, TypeOptions
 from queuert.job_types.registry import DefinesJobTypes, JobTypes
+from queuert.job_types.schedules import Missed, Periodic, Schedule
 from queuert.job_types.starting import StartsChains
 from queuert.job_types.task import Task, TaskOptions
 
@@ -20,6 +21,9 @@ __all__ = [
     "JobType",
     "JobTypeOrName",
     "JobTypes",
+    "Missed",
+    "Periodic",
+    "Schedule",
     "StartsChains",
     "Task",
     "TaskOptions",

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from queuert.errors import DuplicateJobTypeError, UnknownJobTypeError
 from queuert.job_types.handlers import check_handler, check_task, handler_name
 from queuert.job_types.job_type import JobType, check_name
 from queuert.job_types.options import BackoffOption, JobOptions, JobTypeOrName, TypeOptions
+from queuert.job_types.schedules import Missed, Periodic, periodic_of
 from queuert.job_types.starting import AppOf
 from queuert.job_types.task import Task
 from queuert.options import UNSET, Duration, Lease, _Unset
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
+JobTypeT = TypeVar("JobTypeT", bound=JobType[Any, Any])
 P = ParamSpec("P")
 
 
@@ -211,6 +214,30 @@ class DefinesJobTypes:
             options=TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
         )
 
+    def periodic(
+        self,
+        schedule: str | Duration,
+        *,
+        tz: str | tzinfo = "UTC",
+        name: str | None = None,
+        input: object = None,
+        missed: Missed = "once",
+    ) -> Callable[[JobTypeT], JobTypeT]:
+        """Start a chain of a job type at every tick of a schedule: put it above `@app.job` or `@app.task`.
+
+        `schedule` is a cron expression, read in the time zone `tz`, or a number of seconds. However many workers run, there
+        is one chain a tick. `missed` says what becomes of the ticks that nobody was there for: `once` makes up for them
+        with one chain, `all` with one each, `skip` with none.
+        """
+
+        def decorate(job_type: JobTypeT) -> JobTypeT:
+            if not isinstance(job_type, JobType):
+                raise TypeError("periodic goes above @app.job or @app.task: it takes a job type.")
+            self._job_types._add_periodic(job_type, schedule, tz=tz, name=name, input=input, missed=missed)
+            return job_type
+
+        return decorate
+
     def include(self, other: JobTypes) -> None:
         """Know all the types of another registry too, also those that are still to be defined in it."""
         self._job_types._include(other)
@@ -235,6 +262,8 @@ class JobTypes(DefinesJobTypes):
         self.options: Final[TypeOptions] = TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware)
         self._all: dict[str, JobType[Any, Any]] = {}  # its own types, and those of all it includes
         self._included_by: weakref.WeakSet[JobTypes] = weakref.WeakSet()
+        # What recurs, by name: its own, and that of all it includes.
+        self.periodics: dict[str, Periodic] = {}
         # The app whose own registry it is.
         self.belongs_to: AppOf | None = None
 
@@ -294,8 +323,19 @@ class JobTypes(DefinesJobTypes):
             registries = self._and_includers()
             if other in registries:
                 raise ValueError("A registry cannot include itself.")
+            _check_schedules(other.periodics.values(), registries)
             _publish(list(other._all.values()), registries)
+            for registry in registries:
+                registry.periodics.update(other.periodics)
             other._included_by.add(self)
+
+    def _add_periodic(self, job_type: JobType[Any, Any], schedule: str | Duration, **options: Any) -> None:
+        periodic = periodic_of(self.get(job_type), schedule, **options)
+        with _registration:
+            registries = self._and_includers()
+            _check_schedules([periodic], registries)
+            for registry in registries:
+                registry.periodics[periodic.name] = periodic
 
     def included_by(self) -> list[JobTypes]:
         """The registries that include this one directly."""
@@ -320,3 +360,9 @@ def _publish(job_types: Sequence[JobType[Any, Any]], registries: Sequence[JobTyp
                 raise DuplicateJobTypeError(job_type.name)
     for registry in registries:
         registry._all.update((job_type.name, job_type) for job_type in job_types)
+
+
+def _check_schedules(periodics: Iterable[Periodic], registries: Sequence[JobTypes]) -> None:
+    for periodic in periodics:
+        if any(registry.periodics.get(periodic.name, periodic) is not periodic for registry in registries):
+            raise ValueError(f"There is a schedule {periodic.name!r} already: give this one another name=.")

@@ -15,9 +15,10 @@ from support.waiting import eventually
 
 flask = pytest.importorskip("flask")
 
-from queuert import Queuert, RunningJob  # noqa: E402 - only where Flask is installed
+from queuert import JobTypes, Queuert, RunningJob  # noqa: E402 - only where Flask is installed
 from queuert.contrib.flask import FlaskQueuert  # noqa: E402 - as above
 from queuert.errors import QueuertError, SchemaVersionError  # noqa: E402 - as above
+from queuert.testing import advance  # noqa: E402 - as above
 
 
 @pytest.fixture(params=["sqlite-file", "postgres"])
@@ -74,6 +75,51 @@ def test_each_application_has_its_own_queue(tmp_path: Path) -> None:
         assert len(queue.list_chains().items) == 1
     with second.app_context():
         assert queue.list_chains().items == []
+
+
+def test_tasks_and_schedules_belong_to_the_current_application(tmp_path: Path) -> None:
+    queue, more = FlaskQueuert(), JobTypes()
+
+    @queue.periodic(60)
+    @queue.task
+    def tick(n: int = 1) -> str:
+        return f"{flask.current_app.name} {n}"
+
+    @more.task
+    def other(n: int) -> int:
+        return n
+
+    queue.include(more)
+    for start in (tick.start, lambda: other.start(1)):
+        with pytest.raises(QueuertError, match="No application"):
+            start()
+    first, second = (make_app(queue, QUEUERT_DATABASE=f"sqlite:///{tmp_path}/{n}.db") for n in "ab")
+    with pytest.raises(QueuertError, match="Several applications"):
+        tick.start()
+    for app in (first, second):
+        with app.app_context():
+            queue.migrate()
+    with first.app_context():
+        chains = [tick.start(5), tick.using(priority=1).start(), other.start(3)]
+        assert [entry.name for entry in queue.periodics()] == ["tick"]
+        advance(queue, 61)
+        assert queue.drain() >= 4  # one tick, or two
+        assert [queue.result(chain) for chain in chains] == ["shop 5", "shop 1", 3]
+        queue.close()
+    with second.app_context():
+        assert queue.list_chains().items == []
+        assert queue.drain() == 0
+        queue.close()
+
+
+def test_the_extension_is_a_queuert_with_nothing_hidden(sqlite_path: Path) -> None:
+    queue = FlaskQueuert()
+    assert isinstance(queue, Queuert)
+    with pytest.raises(AttributeError, match="nonsense"):
+        queue.nonsense  # type: ignore[attr-defined]  # noqa: B018 - as mypy says too
+    make_app(queue, QUEUERT_DATABASE=f"sqlite:///{sqlite_path}")
+    for name in vars(queue.queuert):
+        assert getattr(queue, name) is getattr(queue.queuert, name)
 
 
 def test_handlers_of_a_worker_run_in_the_applications_context(url: str) -> None:

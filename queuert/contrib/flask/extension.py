@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flask import Flask, current_app, has_app_context
 
 from queuert import JobTypes, Queuert
 from queuert.contrib.flask.commands import group
 from queuert.errors import QueuertError
-from queuert.job_types import DefinesJobTypes
 
 KEY = "queuert"
 PREFIX = "QUEUERT_"
@@ -26,15 +25,19 @@ REMEDY = "run `flask queuert migrate`"
 WORKER_KEYS = ("CONCURRENCY", "POLL_INTERVAL")
 
 
-class FlaskQueuert(DefinesJobTypes):
-    """Job types for Flask applications; `start_chain` and everything else of `Queuert` works on the current one.
+class FlaskQueuert(Queuert):
+    """Job types for Flask applications: a `Queuert` whose state is that of the current application's own.
+
+    Types and schedules are defined once, for all applications; `start_chain` and everything else works on the current one.
 
     `db` is a Flask-SQLAlchemy object: the chains are then in its database, `conn=db.session` starts them in the session's
     transaction, and inside `with job.complete():` of a handler `db.session` is the completing transaction.
     """
 
     def __init__(self, app: Flask | None = None, *, db: Any = None) -> None:
+        # Not that of `Queuert`: there is no database yet, and later there may be several.
         self._registry = JobTypes()
+        self._registry.belongs_to = self._current
         self._db = db
         self._apps: list[Flask] = []
         if app is not None:
@@ -50,6 +53,7 @@ class FlaskQueuert(DefinesJobTypes):
             raise QueuertError(f"The Flask application {app.name!r} has this extension already: call init_app once.")
         queuert = Queuert(_target(app, self._db if db is None else db), **_options(app))
         queuert.include(self._registry)
+        queuert.types.belongs_to = self._current
         queuert._database.around_attempt = _contexts(app)
         queuert._database.remedy = REMEDY
         app.extensions[KEY] = queuert
@@ -71,10 +75,19 @@ class FlaskQueuert(DefinesJobTypes):
         only: Queuert = self._apps[0].extensions[KEY]
         return only
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(Queuert, name):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.queuert, name)
+    def _current(self) -> Queuert:
+        return self.queuert
+
+    def __repr__(self) -> str:
+        return f"FlaskQueuert(applications={[app.name for app in self._apps]})"
+
+    if not TYPE_CHECKING:  # what is public comes from the class above, with its types
+
+        def __getattr__(self, name: str) -> Any:
+            """The state of the current application's `Queuert`, which the methods of that class use."""
+            if not name.startswith("_") or name.startswith("__"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self.queuert, name)
 
 
 def _contexts(app: Flask) -> Any:
