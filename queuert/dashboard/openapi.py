@@ -49,7 +49,9 @@ def describe(root: str, settings: Settings) -> dict[str, Any]:
             "/api/jobs": _route("A page of jobs.", PAGE, [_parameter(name) for name in JOB_NAMES]),
             "/api/jobs/{id}": _route("A job with its attempts.", ANY, [single], missing=True),
             "/api/types": _route("The types of jobs.", PAGE),
+            "/api/workers": _route("Who is there.", PAGE),
             "/api/schedules": _route("What recurs.", PAGE),
+            "/api/pauses": _route("What must not be begun.", PAGE),
         },
     }
     if settings.token is not None:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Response
 
-from queuert.dashboard.views import acts, api, chain, job, listings, overview, search, types
+from queuert.dashboard.views import acts, api, chain, job, listings, overview, search, types, workers
 
 
 class Route(NamedTuple):
@@ -35,7 +35,9 @@ _RULES: Final[list[Any]] = [
     _get("/jobs", listings.jobs),
     _get("/jobs/<id>", job.show),
     _get("/types", types.show),
+    _get("/workers", workers.show),
     _get("/schedules", types.schedules),
+    _get("/metrics", workers.metrics),
     # Acts
     _post(f"/chains/<id>/<{_CHAIN_ACTS}:act>", acts.chain),
     _post("/jobs/<id>/<any(trigger):act>", acts.job),
@@ -52,7 +54,9 @@ _RULES: Final[list[Any]] = [
     _get("/api/jobs", api.jobs),
     _get("/api/jobs/<id>", api.job),
     _get("/api/types", api.types),
+    _get("/api/workers", api.workers),
     _get("/api/schedules", api.schedules),
+    _get("/api/pauses", api.pauses),
 ]
 
 ROUTES: Final = Map(_RULES, strict_slashes=False, merge_slashes=True, redirect_defaults=False)

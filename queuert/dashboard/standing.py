@@ -10,7 +10,7 @@ from queuert.chains.history import Stats
 from queuert.chains.periodic import PeriodicStatus
 from queuert.dashboard.showing import jsonable
 from queuert.dashboard.visit import Visit
-from queuert.model import Pause
+from queuert.model import Pause, WorkerInfo
 
 STATES: Final = ("pending", "running", "blocked", "failed", "completed", "cancelled")
 
@@ -23,6 +23,7 @@ class Standing:
     stats: Stats
     schedules: list[PeriodicStatus]
     pauses: list[Pause]
+    workers: list[WorkerInfo]
 
 
 def read_standing(visit: Visit) -> Standing:
@@ -33,7 +34,7 @@ def read_standing(visit: Visit) -> Standing:
 def _read(visit: Visit) -> Standing:
     context = visit.context
     now = context.read(None, context.repository.clock)
-    return Standing(now, visit.app.stats(), read_schedules(visit), visit.app.pauses())
+    return Standing(now, visit.app.stats(), read_schedules(visit), visit.app.pauses(), visit.app.workers())
 
 
 def read_schedules(visit: Visit) -> list[PeriodicStatus]:
@@ -49,6 +50,7 @@ def standing_json(standing: Standing) -> dict[str, Any]:
         "stats": jsonable(standing.stats),
         "schedules": jsonable(standing.schedules),
         "pauses": jsonable(standing.pauses),
+        "workers": jsonable(standing.workers),
     }
 
 

@@ -50,10 +50,12 @@ def find_troubles(standing: Standing) -> list[Trouble]:
 
 def _all(standing: Standing) -> Iterator[Trouble]:
     yield from _paused(standing)
+    yield from _nobody(standing)
     yield from _waiting(standing)
     yield from _stranded(standing)
     yield from _failed(standing)
     yield from _silent(standing)
+    yield from _workers(standing)
     yield from _overdue(standing)
 
 
@@ -71,15 +73,51 @@ def _paused(standing: Standing) -> Iterator[Trouble]:
         )
 
 
+def _nobody(standing: Standing) -> Iterator[Trouble]:
+    if standing.stats.oldest_ready_seconds is not None and not any(not worker.lost for worker in standing.workers):
+        yield Trouble(
+            "bad",
+            "Jobs are ready and no worker is alive",
+            "Start one: `queuert worker module:app`.",
+            (Repair("Show what is pending", ("jobs",), {"status": "pending", "order": "asc"}),),
+        )
+
+
+def _workers(standing: Standing) -> Iterator[Trouble]:
+    show = (Repair("Show the workers", ("workers",), {}),)
+    lost = [worker for worker in standing.workers if worker.lost]
+    if lost:
+        names = ", ".join(worker.name for worker in lost[:3]) + ("…" if len(lost) > 3 else "")
+        yield Trouble(
+            "warning",
+            f"{len(lost)} {'worker has' if len(lost) == 1 else 'workers have'} gone without a word: {names}",
+            "Killed, out of memory, or cut off. Their jobs are taken back by others when the leases end.",
+            show,
+        )
+    zombies = sum(worker.zombies for worker in standing.workers if not worker.lost)
+    if zombies:
+        yield Trouble(
+            "warning",
+            f"{zombies:,} {'handler runs' if zombies == 1 else 'handlers run'} on though the job was taken away",
+            "They hold slots until they look at `job.signal` or end. Restart the worker if they never do.",
+            show,
+        )
+
+
 def _waiting(standing: Standing) -> Iterator[Trouble]:
     waited = standing.stats.oldest_ready_seconds
-    if waited is not None and waited > WAITED and not any(pause.type_name is None for pause in standing.pauses):
+    if waited is not None and waited > WAITED and _somebody_should(standing):
         yield Trouble(
             "bad",
             f"A job has been ready for {lasting(waited)} and nobody runs it",
             "No worker knows its type, or there are too few: start one with `queuert worker module:app`.",
             (Repair("Show what is pending", ("jobs",), {"status": "pending", "order": "asc"}),),
         )
+
+
+def _somebody_should(standing: Standing) -> bool:
+    """Whether there is somebody who could run it, and nobody who told them not to."""
+    return any(not worker.lost for worker in standing.workers) and not any(p.type_name is None for p in standing.pauses)
 
 
 def _stranded(standing: Standing) -> Iterator[Trouble]:

@@ -7,12 +7,13 @@ from datetime import timedelta
 
 import pytest
 from support.dashboard import SCRIPT, Browser, Shop
+from support.waiting import eventually
 
 from queuert import Queuert
 from queuert.dashboard import create_app
 
 
-@pytest.mark.parametrize("path", ["/", "/chains", "/jobs", "/types", "/schedules"])
+@pytest.mark.parametrize("path", ["/", "/chains", "/jobs", "/types", "/workers", "/schedules"])
 def test_an_empty_queue_has_pages_that_say_what_to_do(browser: Browser, path: str) -> None:
     answer = browser.get(path)
     assert answer.status_code == 200
@@ -193,3 +194,27 @@ def test_types_have_durations(shop: Shop, browser: Browser) -> None:
     assert kinds["charge"]["seconds"]["sample"] == 3
     assert kinds["charge"]["seconds"]["p50"] <= kinds["charge"]["seconds"]["p95"]
     assert kinds["mail"]["seconds"]["sample"] == 0
+
+
+def test_workers_are_shown_and_nobody_at_work_is_a_trouble(shop: Shop) -> None:
+    shop.app.start_chain("mail", None)
+    assert "no worker is alive" in Browser(create_app(shop.app)).get("/").text
+    with shop.app.worker(concurrency=3, name="packer"):
+        eventually(lambda: shop.app.workers())
+        browser = Browser(create_app(shop.app))
+        for path in ("/", "/workers"):
+            page = browser.get(path).text
+            assert "packer" in page
+            assert "no worker is alive" not in page
+        [worker] = browser.get("/api/workers").get_json()["items"]
+        assert worker["concurrency"] == 3
+        assert worker["lost"] is False
+    assert "No worker is there" in Browser(create_app(shop.app)).get("/workers").text
+
+
+def test_metrics_are_served_as_prometheus_reads_them(shop: Shop, browser: Browser) -> None:
+    shop.failed()
+    answer = browser.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.mimetype == "text/plain"
+    assert 'queuert_jobs{status="failed",type="charge"} 1.0' in answer.text

@@ -62,6 +62,16 @@ def schedules(visit: Visit) -> Response:
     return visit.json({"items": jsonable(visit.shared("schedules", lambda: read_schedules(visit)))})
 
 
+def workers(visit: Visit) -> Response:
+    _no_parameters(visit)
+    return visit.json({"items": jsonable(read_standing(visit).workers)})
+
+
+def pauses(visit: Visit) -> Response:
+    _no_parameters(visit)
+    return visit.json({"items": jsonable(read_standing(visit).pauses)})
+
+
 def _no_parameters(visit: Visit) -> None:
     if visit.request.args:
         raise BadInput(f"{next(iter(visit.request.args))[:50]!r} is no parameter here: it takes none.")
