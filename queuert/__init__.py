@@ -40,6 +40,7 @@ from queuert.notify.protocol import Channel, Notice, Notifier, Subscription
 from queuert.options import Backoff, Dedup, Lease, Retention
 from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal, current_job
 from queuert.storage.migrations import MigrationStatus
+from queuert.storage.sizes import Sizes, TableSize
 from queuert.worker.worker import Worker
 
 __all__ = [
@@ -88,10 +89,12 @@ __all__ = [
     "RunningJob",
     "SchemaVersionError",
     "Signal",
+    "Sizes",
     "StaleSnapshotError",
     "Stats",
     "Status",
     "Subscription",
+    "TableSize",
     "Task",
     "TaskOptions",
     "TimelineEntry",

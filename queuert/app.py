@@ -33,6 +33,7 @@ from queuert.options import UNSET, BlockersUntil, Dedup, Duration, Lease, Retent
 from queuert.storage import migrations
 from queuert.storage.migrations import MigrationStatus
 from queuert.storage.names import Names
+from queuert.storage.sizes import Sizes
 from queuert.targets import choose_notifier, open_database
 from queuert.worker.drain import drain
 from queuert.worker.worker import Worker
@@ -167,14 +168,24 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         """Give back the space of deleted rows. `full` rewrites the tables, and keeps others out while it does."""
         self._database.vacuum(self._names, full=full)
 
+    def sizes(self) -> Sizes:
+        """How much room the tables, their indexes, the file and its WAL take. On SQLite it reads the whole file."""
+        return self._context.read(None, self._context.repository.sizes)
+
     def cleanup(
         self,
         retention: Retention | None = None,
         *,
         max_seconds: Duration | None = None,
         progress: Progress | None = None,
+        dry_run: bool = False,
     ) -> dict[str, int]:
-        """Delete the closed chains that the policy lets go, in small batches; how many of each state."""
+        """Delete the closed chains that the policy lets go, in small batches; how many of each state.
+
+        `dry_run` deletes nothing, and says how many would go.
+        """
+        if dry_run:
+            return self._cleaner.count(retention)
         deleted = self._cleaner.clean(retention, max_seconds=max_seconds, progress=progress)
         if any(deleted.values()):
             self._cleaner.tidy()

@@ -33,7 +33,7 @@ from queuert.cli.values import duration, lasting, moment
 
 COMMANDS = [
     *("demo", "worker", "migrate", "check", "stats", "top", "health", "jobs", "chains", "show"),
-    *("start", "finish", "retry", "cancel", "trigger", "delete", "cleanup", "sql", "vacuum"),
+    *("start", "finish", "pause", "resume", "retry", "cancel", "trigger", "delete", "cleanup", "sql", "vacuum"),
 ]
 SECRET = "tell-nobody"
 

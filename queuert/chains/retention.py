@@ -92,6 +92,25 @@ class Cleaner:
                 stop.wait(max(LEAST_REST if gone else 0.0, REST * (time.monotonic() - started)))
         return deleted
 
+    def count(self, retention: Retention | None = None) -> dict[str, int]:
+        """How many chains of each state `clean` would delete now."""
+        policy = self._retention if retention is None else retention
+        repository, found = self._context.repository, {"completed": 0, "failed": 0, "cancelled": 0}
+        types = self._context.read(None, repository.chain_types)
+        for status, age in policy.as_seconds().items():
+            for type_name in types:
+                position: Position | None = None
+                while True:
+                    look = partial(
+                        repository.expired_chains, type_name=type_name, status=status, age=age, after=position, limit=PAGE
+                    )
+                    page = self._context.read(None, look)
+                    found[status] += sum(may_go for _, _, may_go in page)
+                    if len(page) < PAGE:
+                        break
+                    position = page[-1][1], page[-1][0]
+        return found
+
     def _batches(self, type_name: str, status: str, age: float) -> Iterator[int]:
         """Deletes a batch each time it is asked; how many that were, 0 after a page of chains that stay."""
         repository, size = self._context.repository, BATCH

@@ -9,6 +9,7 @@ from typing import Any, Final
 from queuert import Chain, Job, Page, Queuert, Status
 from queuert.chains.read import MAX_LIMIT
 from queuert.cli.exits import OK, UsageError
+from queuert.cli.ids import find_job
 from queuert.cli.loading import open_app
 from queuert.cli.output import Cell, Output, one_line, status_cell
 from queuert.cli.parser import add_command, names, positive
@@ -89,7 +90,8 @@ def statuses(text: str) -> list[Status]:
 def run_jobs(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
-        page = jobs_page(app, args, args.cursor, _limit(args), chain_ids=args.chain)
+        chains = None if args.chain is None else [find_job(app, identity).chain_id for identity in args.chain]
+        page = jobs_page(app, args, args.cursor, _limit(args), chain_ids=chains)
         if args.json:
             out.items([as_json(app, job) for job in page.items], page.next_cursor)
         else:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
-from queuert.app import context_of
-from queuert.cli.exits import OK, REFUSED, UsageError
+from queuert.app import Queuert, context_of
+from queuert.cli.exits import OK, CommandError, UsageError
 from queuert.cli.loading import load_app, named, open_app
 from queuert.cli.output import Output
 from queuert.cli.parser import add_command
+from queuert.cli.values import size_text
 from queuert.postgres.dialect import POSTGRES
 from queuert.sqlite.dialect import SQLITE
 from queuert.storage import loader
@@ -42,8 +44,10 @@ def add(commands: Any) -> None:
         example="""
             queuert vacuum --app shop:app
             queuert vacuum --url sqlite:///shop.db --full""",
+        json=True,
     )
     vacuum.add_argument("--full", action="store_true", help="rewrite the tables; nobody can write meanwhile")
+    vacuum.add_argument("-y", "--yes", action="store_true", help="with --full: do not ask")
     vacuum.set_defaults(run=run_vacuum)
 
 
@@ -95,13 +99,34 @@ def _which(args: argparse.Namespace) -> tuple[Dialect, Names]:
 
 def run_vacuum(args: argparse.Namespace) -> int:
     out = Output()
+    if args.full and not args.yes:
+        _ask_before_rewriting(args)
     with open_app(args) as app:
         context = context_of(app)
-        before = context.database.file_size()
+        before = _taken(app)
         if not context.database.vacuum(context.names, full=args.full):
-            out.line("This file was not made with incremental auto-vacuum: --full rewrites it once, and turns it on.")
-            return REFUSED
+            raise CommandError("This file was not made with incremental auto-vacuum: --full rewrites it once, and turns it on.")
         context.database.tidy(context.names, threading.Event())
-        now = context.database.file_size()
-        out.line("Done." if now is None else f"Done: the file has {now:,} bytes, and had {before:,}.")
+        now = _taken(app)
+        if args.json:
+            out.json({"bytes_before": before, "bytes_after": now, "gained": before - now})
+        else:
+            out.line(f"Gained {size_text(max(0, before - now))}: it takes {size_text(now)}, and took {size_text(before)}.")
     return OK
+
+
+def _taken(app: Queuert) -> int:
+    """The bytes that a vacuum can make fewer: of the file with its WAL, or of our tables in a database that has others too."""
+    file = context_of(app).database.file_size()
+    if file is not None:
+        return file + (app.sizes().wal_bytes or 0)
+    return sum(table.bytes + table.index_bytes for table in app.sizes().tables)
+
+
+def _ask_before_rewriting(args: argparse.Namespace) -> None:
+    question = "Rewrite the tables? Nobody can write meanwhile, and workers wait."
+    if args.json or not sys.stdin.isatty():
+        raise CommandError(f"{question} Nobody is there to answer: pass --yes to do it. Nothing was changed.")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("Nothing was changed.")

@@ -11,8 +11,9 @@ from queuert.cli.exits import OK
 from queuert.cli.loading import open_app
 from queuert.cli.output import Cell, Content, Output
 from queuert.cli.parser import add_command, names, positive
-from queuert.cli.values import iso, lasting, plain, when
+from queuert.cli.values import iso, lasting, plain, size_text, when
 from queuert.model import CLOSED
+from queuert.storage.sizes import Sizes
 
 SHOWN_CODES: Final = 10
 SHOWN_RUNNING: Final = 5
@@ -30,6 +31,7 @@ def add(commands: Any) -> None:
         json=True,
     )
     add_options(command)
+    command.add_argument("--sizes", action="store_true", help="also how much room tables, indexes, dead rows and the WAL take")
     command.set_defaults(run=run)
 
 
@@ -47,9 +49,12 @@ def run(args: argparse.Namespace) -> int:
     with open_app(args) as app:
         stats, kept = read(app, args)
         if args.json:
-            out.json(stats_json(stats, kept))
+            shown = stats_json(stats, kept)
+            out.json({**shown, "sizes": sizes_json(app.sizes())} if args.sizes else shown)
         else:
             draw(out, stats, kept)
+            if args.sizes:
+                draw_sizes(out, app.sizes())
     return OK
 
 
@@ -95,6 +100,35 @@ def draw(out: Output, stats: Stats, kept: dict[Status, Any] | None = None) -> No
     if kept:
         out.heading("What is kept")
         out.facts((f"oldest {status}", f"chain of {when(at)}") for status, at in kept.items())
+
+
+def sizes_json(sizes: Sizes) -> dict[str, Any]:
+    return {**vars(sizes), "tables": [vars(table) for table in sizes.tables]}
+
+
+def draw_sizes(out: Output, sizes: Sizes) -> None:
+    out.heading("Room that it takes")
+    out.table(
+        ["table", "rows", "dead rows", "size", "indexes"],
+        [
+            [
+                table.name,
+                "" if table.rows is None else f"~{table.rows}",
+                table.dead_rows,
+                size_text(table.bytes),
+                size_text(table.index_bytes),
+            ]
+            for table in sizes.tables
+        ],
+        right=["rows", "dead rows", "size", "indexes"],
+    )
+    out.facts(
+        [
+            ("file or database", size_text(sizes.total_bytes)),
+            ("WAL", size_text(sizes.wal_bytes) if sizes.wal_bytes is not None else "not ours to see"),
+            ("free pages", None if sizes.free_bytes is None else f"{size_text(sizes.free_bytes)} (queuert vacuum)"),
+        ]
+    )
 
 
 def _draw_states(out: Output, stats: Stats) -> None:

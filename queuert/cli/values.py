@@ -107,6 +107,18 @@ def lasting(seconds: float | None) -> str:
     return f"{hours // 24} d {hours % 24:02d} h"
 
 
+def size_text(number: int | None) -> str:
+    """Bytes for people."""
+    if number is None:
+        return "?"
+    size, unit = float(number), "bytes"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
 def duration(text: str) -> float:
     """Seconds, or a number with s, m, h, d or w behind it."""
     match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)\s*([smhdw]?)", text.strip().lower())

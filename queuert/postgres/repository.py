@@ -12,10 +12,11 @@ from queuert.model import Job
 from queuert.postgres.dialect import POSTGRES
 from queuert.storage import loader
 from queuert.storage.loader import Query
-from queuert.storage.names import Names
+from queuert.storage.names import TABLES, Names
 from queuert.storage.protocol import Block, Commit, Row, Session
 from queuert.storage.records import Claim, Completed, Freed, Level, Released, RowReader, freed, iso
 from queuert.storage.repository import CLAIM_WINDOW, Item, Repository, dumps
+from queuert.storage.sizes import Sizes, TableSize
 
 WIDER: Final = 4
 WIDEST_WINDOW: Final = 10_000
@@ -55,6 +56,13 @@ class PostgresRepository(Repository):
     completes_in_one_statement = True
     has_claim_head = True
     claims_from_hint = True
+
+    def sizes(self, session: Session) -> Sizes:
+        named = self._list(f"{self.names.prefix}{table}" for table in TABLES)
+        rows = self._run(session, "table_sizes", schema=self.names.schema, tables=named)
+        ((total, may_see_wal),) = self._run(session, "database_size")
+        wal = int(self._run(session, "wal_size")[0][0]) if may_see_wal else None
+        return Sizes([TableSize(*row) for row in rows], int(total), wal, None)
 
     def __init__(self, names: Names) -> None:
         text_ids = (names.id_type or "uuid").lower() in ("text", "uuid")

@@ -6,17 +6,21 @@ The first statement of each act is a write, and from then on nobody else can com
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 from queuert.model import Job, Status
 from queuert.sqlite.dialect import SQLITE
 from queuert.storage import loader
-from queuert.storage.names import CLAIMED_COLUMNS, Names
+from queuert.storage.names import CLAIMED_COLUMNS, TABLES, Names
 from queuert.storage.protocol import Row, Session
 from queuert.storage.records import Claim, Completed, EndedAttempt, Freed, Level, Released, RowReader, freed, parse_iso
 from queuert.storage.repository import CLAIM_WINDOW, Item, Repository, dumps
+from queuert.storage.sizes import Sizes, TableSize
 
 _CLAIMED_ID: Final = CLAIMED_COLUMNS.index("id")
 # Their order in the lists that the queries of complete.sql take.
@@ -33,6 +37,21 @@ class SqliteRepository(Repository):
 
     completes_in_one_statement = False
     _no_limit = -1
+
+    def sizes(self, session: Session) -> Sizes:
+        ((pages, free, size, path),) = self._run(session, "file_pages")
+        found: dict[str, list[int]] = {}
+        with suppress(sqlite3.OperationalError):  # a library without `dbstat`
+            named = self._list(f"{self.names.prefix}{table}" for table in TABLES)
+            for name, is_table, taken in self._run(session, "tree_sizes", tables=named):
+                found.setdefault(name, [0, 0])[0 if is_table else 1] += taken
+        wal = f"{path}-wal"
+        return Sizes(
+            [TableSize(name, own, indexes, None, None) for name, (own, indexes) in found.items()],
+            pages * size,
+            os.path.getsize(wal) if path and os.path.exists(wal) else 0,
+            free * size,
+        )
 
     def __init__(self, names: Names) -> None:
         id_type = (names.id_type or "text").lower()
