@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support import eventually
 
 from queuert import Backoff, NewChain, Queuert, Retention, RunningJob
 from queuert.cli import main
@@ -198,17 +199,58 @@ def test_top_looks_once(shop: Shop, run: Run) -> None:
 # health
 
 
-def test_health_is_well_while_nothing_waits_too_long(shop: Shop, run: Run) -> None:
-    result = run("health", "--url", shop.url)
-    assert result.code == 0
-    assert [line.split()[0] for line in result.out.splitlines()] == ["ok"] * 4
-    assert run("health", "--url", shop.url, "--json").json["healthy"] is True
+def failing(result: Result) -> list[str]:
+    return [check["name"] for check in result.json["checks"] if not check["healthy"]]
 
 
-def test_health_fails_when_a_ready_job_waits_too_long(shop: Shop, run: Run) -> None:
-    result = run("health", "--url", shop.url, "--max-wait", "0", "--json")
-    assert result.code == 1
-    assert [check["name"] for check in result.json["checks"] if not check["healthy"]] == ["waiting"]
+def test_health_fails_while_jobs_are_ready_and_no_worker_is_alive(shop: Shop, run: Run) -> None:
+    result = run("health", "--url", shop.url, "--json")
+    assert (result.code, result.json["healthy"], failing(result)) == (1, False, ["workers"])
+    assert "FAIL  workers" in run("health", "--url", shop.url).out
+    with shop.app.worker(types=["charge"]):
+        eventually(lambda: run("health", "--url", shop.url).code == 0)
+        text = run("health", "--url", shop.url).out
+        assert {line.split()[0] for line in text.splitlines()} == {"ok"}
+    assert run("health", "--url", shop.url).code == 1
+    shop.app.cancel_chain(shop.ready)
+    assert run("health", "--url", shop.url).code == 0, "nobody waits for a worker"
+
+
+def test_health_has_numbers_and_thresholds(shop: Shop, run: Run) -> None:
+    with shop.app.worker(types=["charge"]):
+        eventually(lambda: run("health", "--url", shop.url).code == 0)
+        checks = {check["name"]: check for check in run("health", "--url", shop.url, "--json").json["checks"]}
+        assert (checks["workers"]["value"], checks["stranded"]["value"], checks["failed"]["value"]) == (1, 1, 1)
+        assert checks["waiting"]["limit"] == 300
+        assert failing(run("health", "--url", shop.url, "--max-wait", "0", "--json")) == ["waiting"]
+        assert failing(run("health", "--url", shop.url, "--max-stranded", "0", "--json")) == ["stranded"]
+        assert failing(run("health", "--url", shop.url, "--max-failed", "0", "--json")) == ["failed"]
+        assert run("health", "--url", shop.url, "--max-failed", "1", "--max-stranded", "1").code == 0
+
+
+def test_health_fails_on_a_schedule_that_nobody_runs(shop: Shop, run: Run) -> None:
+    shop.app.cancel_chain(shop.ready)
+    late = (datetime.now(timezone.utc) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+    with shop.app.transaction() as tx:
+        tx.execute(f"INSERT INTO queuert_singleton (name, next_run_at) VALUES ('queuert:periodic:nightly', '{late}')")
+    assert failing(run("health", "--url", shop.url, "--json")) == ["schedules"]
+    assert run("health", "--url", shop.url, "--max-overdue", "1h").code == 0
+
+
+def test_health_fails_where_nothing_can_be_written(pg_url: str, run: Run) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    with Queuert(pg_url) as app:
+        app.migrate()
+    assert run("health", "--url", pg_url).code == 0
+    with psycopg.connect(pg_url, autocommit=True) as conn:
+        conn.execute(
+            "CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END$$"
+        )
+        conn.execute("CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON queuert_singleton EXECUTE FUNCTION no_space()")
+    result = run("health", "--url", pg_url, "--json")
+    assert (result.code, failing(result)) == (1, ["writing"])
+    assert run("health", "--url", pg_url, "--no-write").code == 0
 
 
 def test_health_fails_on_a_lease_that_nobody_takes_back(shop: Shop, run: Run) -> None:
@@ -219,8 +261,7 @@ def test_health_fails_on_a_lease_that_nobody_takes_back(shop: Shop, run: Run) ->
         claimed = repository.claim_jobs(session, worker="gone", token=1, leases={"mail": 0.001}, limit=1)
     assert claimed
     result = run("health", "--url", shop.url, "--max-overdue", "0", "--json")
-    assert result.code == 1
-    assert [check["name"] for check in result.json["checks"] if not check["healthy"]] == ["leases"]
+    assert (result.code, failing(result)) == (1, ["leases"])
     assert run("health", "--url", shop.url, "--max-overdue", "1h").code == 0
 
 
@@ -639,6 +680,23 @@ def test_acts_refuse_states_they_are_not_for(shop: Shop, run: Run) -> None:
     assert "failed, cancelled" in result.err
     assert run("delete", "--url", shop.url).code == 2
     assert run("delete", shop.failed, "--status", "failed", "--url", shop.url).code == 2
+
+
+# workers
+
+
+def test_workers_says_who_is_there(shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("workers", "--url", shop.url).out == "No worker is there.\n"
+    assert run("workers", "--url", shop.url, "--json").json == {"items": [], "next_cursor": None}
+    with shop.app.worker(types=["charge", "ship"], concurrency=3, name="till") as worker:
+        found = eventually(lambda: run("workers", "--url", shop.url, "--json").json["items"])
+        assert (found[0]["id"], found[0]["name"], found[0]["concurrency"], found[0]["lost"]) == (worker.id, "till", 3, False)
+        assert worker.id in run("workers", "--url", shop.url).out
+        monkeypatch.setenv("COLUMNS", "80")
+        lines = run("workers", "--url", shop.url).out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "0/3" in lines[1]
+        assert "alive" in lines[1]
 
 
 # Shortened ids

@@ -78,6 +78,8 @@ def test_the_gauges_say_how_the_queues_stand(queue: Queuert) -> None:
     assert found["queuert_up", ()] == 1
     for name in ("queuert_workers", "queuert_workers_busy", "queuert_zombies"):
         assert found[name, ()] == 0
+    with queue.worker(types=["count"]):
+        eventually(lambda: read(Metrics(queue).text())["queuert_workers", ()] == 1)
 
 
 def test_a_count_that_stopped_says_so(queue: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +98,9 @@ def test_expired_leases_are_counted(queue: Queuert) -> None:
 
 
 def test_a_schedule_that_nobody_runs_is_overdue(queue: Queuert) -> None:
-    context = queue._context
-    late = datetime.now(timezone.utc) - timedelta(minutes=5)
-    with context.database.block() as session:
-        context.repository.advance_singleton(session, "queuert:periodic:nightly", None, late, ran=False)
+    late = (datetime.now(timezone.utc) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+    with queue.transaction() as tx:
+        tx.execute(f"INSERT INTO queuert_singleton (name, next_run_at) VALUES ('queuert:periodic:nightly', '{late}')")
     assert read(Metrics(queue).text())["queuert_schedules_overdue", ()] == 1
 
 

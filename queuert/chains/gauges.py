@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from queuert.chains.history import History
+from queuert.chains.history import LOST_AFTER, History
 from queuert.chains.periodic import PREFIX
 from queuert.context import Context
 from queuert.storage.protocol import Session
@@ -40,12 +40,16 @@ def read_gauges(context: Context) -> Gauges:
     pending = [name for name, counts in stats.by_type.items() if counts.get("pending")]
 
     def work(session: Session) -> Gauges:
+        alive = [worker for worker in repository.list_workers(session, LOST_AFTER) if not worker.lost]
         ready = repository.ready_by_type(session, pending, COUNT_LIMIT) if pending else []
         return Gauges(
             jobs={name: {str(status): number for status, number in counts.items()} for name, counts in stats.by_type.items()},
             capped=stats.capped_by_type,
             ready={name: float(number) for name, number, _ in ready},
             oldest_ready={name: seconds for name, _, seconds in ready},
+            workers=len(alive),
+            busy=sum(worker.busy for worker in alive),
+            zombies=sum(worker.zombies for worker in alive),
             stranded=stats.stranded,
             expired_leases=repository.count_expired(session, COUNT_LIMIT),
             schedules_overdue=overdue_schedules(context, session, SCHEDULE_GRACE),

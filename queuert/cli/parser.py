@@ -64,6 +64,7 @@ def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
         stats,
         top,
         worker,
+        workers,
     )
 
     class Spoken(Parser):  # a class, since argparse makes one of it for each command
@@ -84,6 +85,7 @@ def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
         migrate,
         check,
         stats,
+        workers,
         top,
         health,
         listing,
