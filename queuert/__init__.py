@@ -4,6 +4,7 @@ from queuert.app import Queuert
 from queuert.chains.history import Stats
 from queuert.chains.new_chain import NewChain
 from queuert.chains.outside import ChainTail
+from queuert.chains.pace import Rate, TypeRates
 from queuert.chains.periodic import PeriodicStatus
 from queuert.errors import (
     BlockerReference,
@@ -85,6 +86,7 @@ __all__ = [
     "PeriodicStatus",
     "Queuert",
     "QueuertError",
+    "Rate",
     "Retention",
     "RunningJob",
     "SchemaVersionError",
@@ -100,6 +102,7 @@ __all__ = [
     "TimelineEntry",
     "TransactionMisuseError",
     "TransactionRequiredError",
+    "TypeRates",
     "UnknownJobTypeError",
     "UnsupportedDatabaseError",
     "WaitTimeoutError",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from queuert.chains.pace import TypeRates, claimed_ahead, eta, rates, waiting
 from queuert.chains.read import _names
 from queuert.context import Context
 from queuert.errors import JobNotFoundError
@@ -23,6 +24,7 @@ from queuert.storage.records import Running
 LOST_AFTER: Final = 15.0
 """Seconds: three signs of life of a worker that did not come (`worker/leases.py`)."""
 LONGEST_RUNNING: Final = 20
+MOST_STRANDED: Final = 20
 MAX_COUNT: Final = 2**31 - 1
 SHARE: Final = 500
 """Each type is counted at least so far, however many there are to share the limit."""
@@ -51,6 +53,21 @@ class Stats:
     stranded: int
     capped: set[str] = field(default_factory=set)
     capped_by_type: dict[str, set[str]] = field(default_factory=dict)
+    # The pending jobs by type: due, not due yet, and tried before and not due again. `capped_waiting` names the types of which
+    # one of these stopped at the limit.
+    ready: dict[str, int] = field(default_factory=dict)
+    scheduled: dict[str, int] = field(default_factory=dict)
+    retrying: dict[str, int] = field(default_factory=dict)
+    capped_waiting: set[str] = field(default_factory=set)
+    # By type: for how many seconds the oldest ready job has been due.
+    oldest_ready: dict[str, float] = field(default_factory=dict)
+    # By type: of those that are running, how many only wait in their worker's line.
+    claimed_ahead: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, TypeRates] = field(default_factory=dict)
+    # In how many seconds what is ready is done at the rate of the last minute; None if it would never be.
+    eta_seconds: float | None = None
+    # Up to 20 of them.
+    stranded_jobs: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -139,14 +156,18 @@ class History:
         # What was not found above needs no look.
         running, blocked, pending = (counts[status] for status in (Status.RUNNING, Status.BLOCKED, Status.PENDING))
         longest = repository.longest_running(session, running.found, LONGEST_RUNNING) if running.found else []
-        due = repository.next_due(session, pending.found) if pending.found else None
+        waits = waiting(repository, session, pending.found, pending.most)
+        done = rates(repository, session, types, waits.ready)
+        order = repository.running_order(session) if running.found else {}
+        workers = repository.list_workers(session, LOST_AFTER) if order else []
         stranded = repository.count_stranded(session, blocked.found, blocked.most) if blocked.found else 0
+        stuck = repository.stranded_jobs(session, blocked.found, blocked.most, MOST_STRANDED) if stranded else []
         return Stats(
             by_status={status: _up_to(limit, total) for status, total in totals.items()},
             by_type=dict(sorted(by_type.items())),
             oldest_running=longest[0] if longest else None,
             longest_running=longest,
-            oldest_ready_seconds=-due if due is not None and due <= 0 else None,
+            oldest_ready_seconds=max(waits.oldest.values(), default=None),
             attempts={attempt: _up_to(limit, number) for attempt, number in sorted(attempts.items())},
             attempts_by_type={
                 name: {attempt: _up_to(limit, number) for attempt, number in sorted(numbers.items()) if number > 0}
@@ -157,6 +178,15 @@ class History:
             stranded=_up_to(limit, stranded),
             capped=set() if limit is None else {status for status, total in totals.items() if total > limit},
             capped_by_type=capped_by_type,
+            ready=waits.ready,
+            scheduled=waits.scheduled,
+            retrying=waits.retrying,
+            capped_waiting=waits.capped,
+            oldest_ready=waits.oldest,
+            claimed_ahead=claimed_ahead(order, workers, running.found),
+            rates=done,
+            eta_seconds=eta(sum(waits.ready.values()), sum(each.minute.completed for each in done.values())),
+            stranded_jobs=stuck,
         )
 
     def _count(self, session: Session, types: list[str], limit: int | None, share: int) -> dict[Status, _Counted]:

@@ -32,6 +32,12 @@ class AttendanceRepository(ABC):
     @abstractmethod
     def _list(self, values: Iterable[object]) -> object: ...
 
+    # How to say that a LIMIT is none.
+    _no_limit: int | None = None
+
+    def _limit(self, limit: int | None) -> int | None:
+        return self._no_limit if limit is None else limit
+
     @abstractmethod
     def _run(self, session: Session, query: str, /, **params: object) -> list[Row]: ...
 
@@ -87,3 +93,30 @@ class AttendanceRepository(ABC):
 
     def forget_rates(self, session: Session, age: float) -> None:
         self._run(session, "forget_rates", age=age)
+
+    # What there is to do, and how fast it is done
+
+    def running_order(self, session: Session) -> dict[str, list[tuple[str, str]]]:
+        """Id and type of the running jobs of each worker, in the order in which it starts them."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for worker, identity, type_name in self._run(session, "running_order"):
+            found.setdefault(worker, []).append((str(identity), type_name))
+        return found
+
+    def count_due(self, session: Session, types: Sequence[str], limit: int | None) -> dict[str, tuple[int, int, float | None]]:
+        """By type: how many pending jobs are due, how many are not, and for how long the oldest has been due."""
+        rows = self._run(session, "count_due", types=self._list(types), limit=self._limit(limit))
+        return {row[0]: (int(row[1]), int(row[2]), row[3]) for row in rows}
+
+    def count_backing_off(self, session: Session, types: Sequence[str], limit: int | None) -> dict[str, int]:
+        rows = self._run(session, "count_backing_off", types=self._list(types), limit=self._limit(limit))
+        return {row[0]: int(row[1]) for row in rows}
+
+    def list_rates(self, session: Session, types: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
+        """By type: completed and failed in the last minute, completed and failed in the last hour."""
+        rows = self._run(session, "list_rates", types=self._list(types))
+        return {row[0]: (int(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in rows}
+
+    def stranded_jobs(self, session: Session, types: Sequence[str], limit: int | None, most: int) -> list[str]:
+        rows = self._run(session, "stranded_jobs", types=self._list(types), limit=self._limit(limit), most=most)
+        return [str(row[0]) for row in rows]

@@ -116,6 +116,9 @@ class Running(NamedTuple):
     heartbeat_at: datetime | None
     attempt: int
     seconds: float
+    # How long ago it was heard of, and for how long its lease still lasts: negative where that has ended.
+    heartbeat_seconds: float = 0.0
+    lease_seconds: float = 0.0
 
 
 class _Problem(NamedTuple):

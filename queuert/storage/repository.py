@@ -55,8 +55,6 @@ class Repository(AttendanceRepository, WatchingRepository):
     has_claim_head = False
     # Whether `claim` is quicker where it is told how far the one before it came.
     claims_from_hint = False
-    # How to say that a LIMIT is none.
-    _no_limit: int | None = None
 
     def __init__(self, names: Names, queries: Mapping[str, Query], rows: RowReader) -> None:
         self.names = names
@@ -449,7 +447,11 @@ class Repository(AttendanceRepository, WatchingRepository):
 
     def longest_running(self, session: Session, types: Sequence[str], limit: int) -> list[Running]:
         rows = self._count(session, "longest_running", limit, types=types)
-        return [Running(str(r[0]), r[1], r[2], self._rows.time(r[3]), r[4], max(0.0, r[5] or 0.0)) for r in rows]
+        times = self._rows.time
+        return [
+            Running(str(r[0]), r[1], r[2], times(r[3]), r[4], *(max(0.0, value or 0.0) for value in r[5:7]), r[7] or 0.0)
+            for r in rows
+        ]
 
     def _count(self, session: Session, query: str, limit: int | None, **lists: Sequence[str]) -> list[Row]:
         named = {name: self._list(values) for name, values in lists.items()}

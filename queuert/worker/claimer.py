@@ -25,7 +25,7 @@ from queuert.worker.leases import Held, Terms
 HINT_LASTS = 1.0
 HINT_LASTS_AT_LEAST = 0.1
 """Seconds that it is kept in spite of news: under a stream of them it would never be of use."""
-PART_FROM_START, LONGEST_HINT = 0.1, 10.0
+PART_FROM_START, LONGEST_HINT = 0.1, 1.0
 """The hint is kept for longer where it takes long to look from the start, so that this takes a tenth of the time; up to so many
 seconds."""
 

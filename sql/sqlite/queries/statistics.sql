@@ -106,10 +106,13 @@ WHERE (
 
 -- name: longest_running
 -- params: types, limit
--- The running jobs that were started first, with how long ago in seconds.
+-- The running jobs that were started first: how long ago, when they were last heard of (the claim is the first sign of life) and how
+-- long ago that was, and for how long their lease still lasts, in seconds.
 SELECT
-    j.id, j.type_name, j.leased_by, j.heartbeat_at, j.attempt,
-    (julianday({now}) - julianday(j.last_attempt_at)) * 86400.0
+    j.id, j.type_name, j.leased_by, coalesce(j.heartbeat_at, j.last_attempt_at), j.attempt,
+    (julianday({now}) - julianday(j.last_attempt_at)) * 86400.0,
+    (julianday({now}) - julianday(coalesce(j.heartbeat_at, j.last_attempt_at))) * 86400.0,
+    (julianday(j.leased_until) - julianday({now})) * 86400.0
 FROM {job} j
 WHERE j.status = 'running'
   AND j.type_name IN (SELECT t.value FROM json_each(:types) t)
@@ -178,3 +181,135 @@ HAVING number > 0;
 -- How many running jobs have a lease that has ended, up to a limit.
 SELECT count(*)
 FROM (SELECT 1 FROM {job} j WHERE j.status = 'running' AND j.leased_until < {now} LIMIT :limit) expired;
+
+-- name: stranded_jobs
+-- params: types, limit, most
+-- Some of the jobs that are blocked by a chain that failed or was cancelled, or though all that they wait for has completed, looking at
+-- a limited number of blocked jobs of each type: the oldest, since the others still move.
+SELECT j.id
+FROM json_each(:types) type
+CROSS JOIN {job} j ON j.rowid IN (
+    SELECT i.rowid
+    FROM {job} i
+    WHERE i.type_name = type.value AND i.status = 'blocked'
+    ORDER BY i.created_at, i.id
+    LIMIT :limit
+)
+WHERE (
+    SELECT count(*) FILTER (WHERE t.status <> 'completed') = 0
+        OR (j.blockers_until = 'completed' AND count(*) FILTER (WHERE t.status IN ('failed', 'cancelled')) > 0)
+    FROM {job_blocker} b
+    JOIN {job} t ON t.id = (
+        SELECT l.id FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
+    )
+    WHERE b.job_id = j.id
+)
+LIMIT :most;
+
+-- name: running_order
+-- params:
+-- The running jobs of each worker in the order in which it starts them. At most as many run as it has slots: the others wait.
+SELECT j.leased_by, j.id, j.type_name
+FROM {job} j
+WHERE j.status = 'running'
+ORDER BY j.leased_by, j.last_attempt_at, j.priority DESC, j.scheduled_at, j.id;
+
+-- name: count_due
+-- params: types, limit
+-- For each type that has pending jobs: how many are due and how many are not yet, up to a limit for each priority, and for how many
+-- seconds the oldest has been due. Paused ones count too.
+WITH RECURSIVE found (type_name, suspect, priority) AS (
+    SELECT
+        t.value,
+        s.value,
+        (
+            SELECT j.priority
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = t.value AND j.suspect = s.value
+            ORDER BY j.priority DESC
+            LIMIT 1
+        )
+    FROM json_each(:types) t
+    CROSS JOIN json_each('[0, 1]') s
+    UNION ALL
+    SELECT
+        found.type_name,
+        found.suspect,
+        (
+            SELECT j.priority
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+              AND j.priority < found.priority
+            ORDER BY j.priority DESC
+            LIMIT 1
+        )
+    FROM found
+    WHERE found.priority IS NOT NULL
+)
+SELECT
+    level.type_name, sum(level.due), sum(level.later),
+    (julianday({now}) - julianday(min(level.oldest))) * 86400.0
+FROM (
+    SELECT
+        found.type_name,
+        (
+            SELECT count(*)
+            FROM (
+                SELECT 1
+                FROM {job} j
+                WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+                  AND j.priority = found.priority AND j.scheduled_at <= {now}
+                LIMIT :limit
+            )
+        ) AS due,
+        (
+            SELECT count(*)
+            FROM (
+                SELECT 1
+                FROM {job} j
+                WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+                  AND j.priority = found.priority AND j.scheduled_at > {now}
+                LIMIT :limit
+            )
+        ) AS later,
+        (
+            SELECT j.scheduled_at
+            FROM {job} j
+            WHERE j.status = 'pending' AND j.type_name = found.type_name AND j.suspect = found.suspect
+              AND j.priority = found.priority AND j.scheduled_at <= {now}
+            ORDER BY j.scheduled_at
+            LIMIT 1
+        ) AS oldest
+    FROM found
+    WHERE found.priority IS NOT NULL
+) level
+GROUP BY level.type_name;
+
+-- name: count_backing_off
+-- params: types, limit
+-- How many jobs of each type were tried before and are not due yet, looking at a limited number of each type.
+SELECT type.value, (
+    SELECT count(*)
+    FROM (
+        SELECT j.scheduled_at
+        FROM {job} j
+        WHERE j.type_name = type.value AND j.status = 'pending' AND j.attempt > 0
+        ORDER BY j.attempt
+        LIMIT :limit
+    ) counted
+    WHERE counted.scheduled_at > {now}
+)
+FROM json_each(:types) type;
+
+-- name: list_rates
+-- params: types
+-- What workers have completed and what failed in the last minute and in the last hour, by type.
+SELECT
+    r.type_name,
+    coalesce(sum(r.completed) FILTER (WHERE r.part = 0 AND r.at > {now - 60 seconds}), 0),
+    coalesce(sum(r.failed) FILTER (WHERE r.part = 0 AND r.at > {now - 60 seconds}), 0),
+    coalesce(sum(r.completed) FILTER (WHERE r.part > 0 AND r.at > {now - 3600 seconds}), 0),
+    coalesce(sum(r.failed) FILTER (WHERE r.part > 0 AND r.at > {now - 3600 seconds}), 0)
+FROM {worker_rate} r
+WHERE r.type_name IN (SELECT t.value FROM json_each(:types) t)
+GROUP BY r.type_name;
