@@ -6,6 +6,7 @@ from queuert.chains.new_chain import NewChain
 from queuert.chains.outside import ChainTail
 from queuert.chains.pace import Rate, TypeRates
 from queuert.chains.periodic import PeriodicStatus
+from queuert.chains.why import Reason, Why
 from queuert.errors import (
     BlockerReference,
     BlockerReferenceError,
@@ -87,6 +88,7 @@ __all__ = [
     "Queuert",
     "QueuertError",
     "Rate",
+    "Reason",
     "Retention",
     "RunningJob",
     "SchemaVersionError",
@@ -106,6 +108,7 @@ __all__ = [
     "UnknownJobTypeError",
     "UnsupportedDatabaseError",
     "WaitTimeoutError",
+    "Why",
     "Worker",
     "WorkerInfo",
     "current_job",

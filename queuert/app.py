@@ -22,6 +22,7 @@ from queuert.chains.read import Reader
 from queuert.chains.retention import Cleaner, Progress
 from queuert.chains.start import Starter
 from queuert.chains.stranded import Releaser
+from queuert.chains.why import Explainer
 from queuert.context import Context, Settings
 from queuert.error_codes import ErrorCodes, checked
 from queuert.hooks import Hooks
@@ -113,6 +114,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         self._reader = Reader(self._context)
         self._ticker = Ticker(self._context, self._starter)
         self._history = History(self._context)
+        self._explainer = Explainer(self._context)
         self._mender = Mender(self._context)
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._releaser = Releaser(self._context)

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 from queuert.chains.history import History, Stats
 from queuert.chains.new_chain import ChainRef
 from queuert.chains.read import Reader
+from queuert.chains.why import Explainer, Why
 from queuert.ids import Id
 from queuert.job_types import JobTypeOrName
 from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry, WorkerInfo
@@ -22,6 +23,7 @@ class Reads:
 
     _reader: Reader
     _history: History
+    _explainer: Explainer
 
     def get_job(self, id: Id, *, type_name: JobTypeOrName | None = None, conn: Any = None) -> Job | None:
         """A job, or None; JobTypeMismatchError if its type is another than asked for."""
@@ -177,6 +179,10 @@ class Reads:
     def timeline(self, job_id: Id, *, conn: Any = None) -> list[TimelineEntry]:
         """What happened to a job, in order."""
         return self._history.timeline(job_id, conn)
+
+    def why(self, job_id: Id, *, conn: Any = None) -> Why:
+        """Why a job does not run, and until when: a sentence for each reason; JobNotFoundError if there is none."""
+        return self._explainer.why(job_id, conn)
 
     def workers(self, *, conn: Any = None) -> list[WorkerInfo]:
         """Who is there, of every process: a sign of life comes at most every 5 seconds, and is `lost` after three that did not.
