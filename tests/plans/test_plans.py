@@ -20,8 +20,8 @@ Planner = Callable[..., AbstractContextManager[Any]]
 # PostgreSQL compiles a query of which it expects more than this (jit_above_cost), and that takes a second.
 COMPILED = 100_000
 
-# A few rows: which process does a task, and when; what is paused.
-SMALL = {"queuert_singleton", "queuert_pause"}
+# A few rows: which process does a task, and when; what is paused; who works, and what they did in the last hour.
+SMALL = {"queuert_singleton", "queuert_pause", "queuert_worker", "queuert_worker_rate"}
 
 
 class Limit(NamedTuple):
