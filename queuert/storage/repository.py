@@ -447,11 +447,12 @@ class Repository(AttendanceRepository, WatchingRepository):
 
     def longest_running(self, session: Session, types: Sequence[str], limit: int) -> list[Running]:
         rows = self._count(session, "longest_running", limit, types=types)
-        times = self._rows.time
-        return [
-            Running(str(r[0]), r[1], r[2], times(r[3]), r[4], *(max(0.0, value or 0.0) for value in r[5:7]), r[7] or 0.0)
-            for r in rows
-        ]
+        return [self._running(row) for row in rows]
+
+    def _running(self, row: Row) -> Running:
+        identity, type_name, worker, heard_of, attempt, ran, silent, lease = row
+        ran, silent = max(0.0, ran or 0.0), max(0.0, silent or 0.0)
+        return Running(str(identity), type_name, worker, self._rows.time(heard_of), attempt, ran, silent, lease or 0.0)
 
     def _count(self, session: Session, query: str, limit: int | None, **lists: Sequence[str]) -> list[Row]:
         named = {name: self._list(values) for name, values in lists.items()}
