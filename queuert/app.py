@@ -37,6 +37,7 @@ from queuert.storage.names import Names
 from queuert.storage.sizes import Sizes
 from queuert.targets import choose_notifier, open_database
 from queuert.worker.drain import drain
+from queuert.worker.threads import leave_all
 from queuert.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         for worker in list(self._workers):
             if worker.running:
                 worker.stop()
+        leave_all(self._context)
         self._context.failures.flush(everything=True)
         self._context.notifier.close()
         self._database.close()

@@ -79,6 +79,9 @@ class Job:
     failure_chain_id: str | None = None
     # Whether its blockers must have completed, or only have closed.
     blockers_until: str = "completed"
+    # How often in a row it was lost with its worker, and how often in a row a failure was not held against it.
+    losses: int = 0
+    excuses: int = 0
 
     # What is wrong with its row, if somebody else has written it.
     _unreadable: ClassVar[str | None] = None

@@ -36,8 +36,8 @@ from queuert.errors import (
     UnsupportedDatabaseError,
 )
 from queuert.hooks import Hooks
-from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
+from queuert.postgres.lending import is_alive
 from queuert.postgres.pool_log import POOL_NAME
 from queuert.storage.loader import Query
 from queuert.storage.migrations import migrate
@@ -925,7 +925,7 @@ FORK = """
     import psycopg_pool
     from queuert.errors import DatabaseUnavailableError, TransactionMisuseError
     from queuert.postgres.database import PostgresDatabase
-    from queuert.postgres.connections import is_alive
+    from queuert.postgres.lending import is_alive
     from queuert.storage.loader import Query
     insert = Query("insert", ("INSERT INTO note (text) VALUES ($1)",), ("text",))
     count = Query("count", ("SELECT count(*), pg_backend_pid() FROM note",))

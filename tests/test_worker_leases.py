@@ -19,7 +19,7 @@ from support import eventually, found
 from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, Queuert, RunningJob
-from queuert.worker.leases import Held
+from queuert.worker.held import Held
 from queuert.worker.slots import Slots
 
 SHORT = Lease(duration=0.6)

@@ -10,6 +10,7 @@ who need one then wait for a single try, and get the reason if it fails.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import random
 import re
@@ -18,7 +19,6 @@ import time
 import weakref
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Final
 
 # First, since it says what to install where psycopg is missing.
@@ -33,10 +33,14 @@ from psycopg import conninfo, pq
 from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 from queuert.postgres import settings
 from queuert.postgres.connection import OwnConnection
+from queuert.postgres.deadlines import Deadlines
 from queuert.postgres.direct import DirectConnection
-from queuert.postgres.settings import OUR_SEARCH_PATH, TCP_USER_TIMEOUT
+from queuert.postgres.lending import Borrowed, Kept, Own, is_alive, is_plain
+from queuert.postgres.settings import TCP_USER_TIMEOUT
 from queuert.postgres.stack import lend_last_used
 from queuert.storage.urls import MASK, Target, safe_url, scrub
+
+logger = logging.getLogger("queuert.postgres")
 
 POOL_SIZE: Final = 10
 OLDEST_SERVER: Final = 120_000
@@ -49,14 +53,6 @@ ASK_AGAIN: Final = 2.0
 
 # A vanished server must not hold up its client for hours: about a minute. `settings` has the other way.
 KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-
-KEPT_FOR: Final = 1800.0
-"""Seconds that a thread keeps one connection: servers collect caches for each."""
-# What is planned once, and for tables of any size.
-KEPT_SETTINGS: Final = (
-    f"SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off; SET search_path = {OUR_SEARCH_PATH}"
-)
-KEPT_RESET: Final = "RESET plan_cache_mode; RESET enable_seqscan; RESET jit; RESET search_path"
 
 
 class Connections:
@@ -79,17 +75,24 @@ class Connections:
         self._opening = threading.Lock()
         self._inherited = False
         self._keeping = threading.local()
-        self._kept: set[_Kept] = set()
+        self._kept: set[Kept] = set()
+        self.deadlines = Deadlines()
 
     def borrow(self) -> AbstractContextManager[Connection]:
         """A connection in autocommit with nothing open; broken ones are thrown away."""
-        return getattr(self._keeping, "kept", None) or _Borrowed(self)
+        return getattr(self._keeping, "kept", None) or Borrowed(self)
 
     def keep(self) -> None:
         """This thread keeps the connection that it borrows next, until `thread_ends`."""
         if self._target.pool is None and self._prepared_statements:
-            self._keeping.kept = kept = _Kept(self)
+            self._keeping.kept = kept = Kept(self)
             self._kept.add(kept)
+
+    def open_own(self) -> None:
+        """This thread has a connection of its own, outside of the pool, from now on until `thread_ends`."""
+        self._keeping.kept = kept = Own(self)
+        self._kept.add(kept)
+        kept.open()
 
     def thread_ends(self) -> None:
         kept = getattr(self._keeping, "kept", None)
@@ -102,6 +105,8 @@ class Connections:
         """Make room in our own pool, or take it back."""
         with self._opening:
             self._reserved = max(0, self._reserved + change)
+            if self._target.pool is not None and change > 0:
+                warn_if_small(self._target.pool.max_size, self._reserved)
             if self._target.pool is None and self.pool is not None:
                 self.pool.resize(min_size=0, max_size=self._pool_size + self._reserved)
 
@@ -141,10 +146,14 @@ class Connections:
                 if time.monotonic() < deadline:
                     continue
                 raise self._why_timeout(pool) from None
-            if is_alive(conn) and _is_plain(conn):
+            if is_alive(conn) and self.is_trusted(conn) and is_plain(conn):
                 return conn
             conn.close()
             pool.putconn(conn)
+
+    def is_trusted(self, conn: Connection) -> bool:
+        """Whether a connection was made after the last one that carried nothing any more: the others may be like that too."""
+        return not isinstance(conn, OwnConnection) or conn.made_at >= self.deadlines.distrusted_before
 
     def _give_back(self, pool: Any, conn: Connection, autocommit: bool) -> None:
         try:
@@ -249,83 +258,17 @@ class Connections:
         )
 
 
-class _Borrowed:
-    """A connection for a `with` block. Not a generator, which costs twice as much: every call comes through here."""
-
-    __slots__ = ("_autocommit", "_conn", "_connections", "_pid", "_pool")
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-
-    def __enter__(self) -> Connection:
-        connections = self._connections
-        self._pool = pool = connections._ready_pool()
-        self._conn = conn = connections._take(pool)
-        self._autocommit, self._pid = conn.autocommit, os.getpid()
-        if not self._autocommit:
-            try:
-                conn.autocommit = True
-            except BaseException:
-                self._give_back()
-                raise
-        return conn
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._give_back()
-
-    def _give_back(self) -> None:
-        if os.getpid() == self._pid:  # a child that was forked inside the block leaves it to the parent
-            self._connections._give_back(self._pool, self._conn, self._autocommit)
-
-
-class _Kept:
-    """The connection that a thread of ours keeps, for as long as it is good. Entered again and again by that thread."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._borrowed: _Borrowed | None = None
-        self._conn: OwnConnection
-        self._threshold: int | None
-        self._until = 0.0
-
-    def __enter__(self) -> Connection:
-        if self._borrowed is not None and not self._is_good():
-            self.drop()
-        if self._borrowed is None:
-            borrowed = _Borrowed(self._connections)
-            conn = borrowed.__enter__()
-            assert isinstance(conn, OwnConnection)
-            self._conn, self._borrowed = conn, borrowed
-            self._until, self._threshold = time.monotonic() + KEPT_FOR, self._conn.prepare_threshold
-            self._conn.was_kept = True
-            try:
-                self._conn.execute(KEPT_SETTINGS)
-            except BaseException:
-                self.drop()
-                raise
-            self._conn.prepare_threshold = 0
-        return self._conn
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        conn = self._conn
-        if conn.closed or conn.pgconn.transaction_status != pq.TransactionStatus.IDLE:
-            self.drop()
-
-    def _is_good(self) -> bool:
-        borrowed = self._borrowed
-        return (
-            borrowed is not None
-            and borrowed._pool is self._connections.pool
-            and time.monotonic() < self._until
-            and is_alive(self._conn)
+def warn_if_small(size: int | None, needed: int) -> None:
+    """Say that a user's pool is smaller than what its workers may use at a time."""
+    if size is not None and size < needed:
+        logger.warning(
+            "The pool has at most %d connections, and the workers of this process may use %d at a time: handlers will wait for "
+            "one another. Give it a max_size of at least %d, or lower the concurrency.",
+            size,
+            needed,
+            needed,
+            extra={"event": "pool_too_small", "size": size, "needed": needed},
         )
-
-    def drop(self) -> None:
-        """Give it back as it is. The next borrower resets the settings: a server that hangs does not hold up the end."""
-        borrowed, self._borrowed = self._borrowed, None
-        if borrowed is not None:
-            self._conn.prepare_threshold = self._threshold
-            borrowed.__exit__(None, None, None)
 
 
 # Pools of our own that are open, and the processes that opened them.
@@ -338,32 +281,6 @@ def _close_pools() -> None:
     for pool, pid in list(_pools.items()):
         if pid == os.getpid():
             pool.close(timeout=1)
-
-
-def is_alive(conn: Connection) -> bool:
-    """Whether an idle connection is still good, without a round trip: one that the server closed has an end to read.
-
-    By reading, which does not block, and not by poll(), which leaves Python's lock to others and has to wait to get it back.
-    """
-    if conn.closed:
-        return False
-    try:
-        conn.pgconn.consume_input()  # maybe the server's last words
-        conn.pgconn.consume_input()  # and the end behind them
-    except psycopg.Error:
-        return False
-    return conn.pgconn.status == pq.ConnStatus.OK
-
-
-def _is_plain(conn: Connection) -> bool:
-    """Whether a connection has the settings of any other; one that a thread had for itself gets them here."""
-    if isinstance(conn, OwnConnection) and conn.was_kept:
-        try:
-            conn.execute(KEPT_RESET)
-        except psycopg.Error:
-            return False
-        conn.was_kept = False
-    return True
 
 
 def check_url(url: str) -> None:

@@ -135,7 +135,7 @@ class PostgresDatabase(Database):
         repeatable: bool = False,
     ) -> T:
         for pause in _PAUSES:
-            attempt = Try(single)
+            attempt = Try(single, impatient=self._thread.impatient)
             try:
                 with self._borrow() as conn:
                     return attempt.run(conn, work, hooks)
@@ -225,6 +225,15 @@ class PostgresDatabase(Database):
 
     def keep_connection(self) -> None:
         self._connections.keep()
+
+    def own_connection(self) -> None:
+        self._connections.open_own()
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        return self._connections.deadlines.within(seconds)
+
+    def cut_overdue(self) -> list[str]:
+        return self._connections.deadlines.cut_overdue()
 
     def thread_ends(self) -> None:
         self._connections.thread_ends()

@@ -18,13 +18,16 @@ T = TypeVar("T")
 
 # Locks are taken and waited for, and what was committed meanwhile must be seen: whatever the server's default is.
 _BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+# For what is not urgent. Only in this transaction: the connection is everybody's.
+_LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '200ms'"
 
 
 class Try:
     """One try of a piece of work on one connection, and how far it came."""
 
-    def __init__(self, single: bool) -> None:
-        self.single = single
+    def __init__(self, single: bool, *, impatient: bool = False) -> None:
+        self.single = single and not impatient
+        self._impatient = impatient
         # Whether the connection is gone, rather than a statement refused.
         self.lost = False
         # Whether it may have committed although it raised.
@@ -36,6 +39,8 @@ class Try:
                 self.unknown = True
                 return work(PostgresSession(conn, hooks))
             begin(conn)
+            if self._impatient:
+                conn.execute(_LOCK_TIMEOUT)
             result = work(PostgresSession(conn, hooks))
             check_still_open(conn)
             self.unknown = True

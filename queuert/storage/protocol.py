@@ -144,6 +144,7 @@ class _Thread(threading.local):
 
     blocks = 0
     joined = False
+    impatient = False
 
 
 class Database(ABC):
@@ -243,6 +244,26 @@ class Database(ABC):
 
     def keep_connection(self) -> None:  # noqa: B027 - only where there is something to gain
         """This thread of the library asks often and must not wait: it keeps its connection, until `thread_ends`."""
+
+    def own_connection(self) -> None:  # noqa: B027 - only where connections are shared
+        """This thread of the library must never wait for a connection of the others: it opens its own, until `thread_ends`."""
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """What this thread asks of the database in here may take so long; then `cut_overdue` ends it with an outage."""
+        return nullcontext()
+
+    def cut_overdue(self) -> list[str]:
+        """End what threads wait for beyond what they said; the names of these threads."""
+        return []
+
+    @contextmanager
+    def impatient(self) -> Iterator[None]:
+        """What this thread does in here waits for nobody's lock for long: it is not urgent."""
+        self._thread.impatient = True
+        try:
+            yield
+        finally:
+            self._thread.impatient = False
 
     def thread_ends(self) -> None:  # noqa: B027 - only where connections belong to threads
         """A thread of the library that has used this database is about to end."""

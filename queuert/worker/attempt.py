@@ -38,6 +38,7 @@ logger = logging.getLogger("queuert.worker")
 TRANSIENT_PAUSE = 0.05
 """Seconds before an attempt that fell victim to a deadlock is run again; twice as many for each time that was for nothing."""
 LONGEST_TRANSIENT_PAUSE = 60.0
+MOST_EXCUSES = 10  # in a row: a job whose own SQL ends its connection, or never gets its lock, fails in the end
 
 
 class _Decided(Exception):
@@ -67,8 +68,7 @@ class AttemptRun:
         self._middleware = (*middleware, *job_type.middleware)
         self._backoff = backoff
         self._claimed = time.monotonic() if claimed is None else claimed
-        # Whether the caller calls `settle`, so that `run` need not wait for the disk.
-        self._settles = settles
+        self._settles = settles  # the caller calls `settle`, so that `run` need not wait for the disk
         self._waited: float | None = None
         self._running: RunningJob[Any] | None = None
         self._decision: Record | None = None
@@ -80,8 +80,7 @@ class AttemptRun:
         self._spoiled: BaseException | None = None
         # A transaction was lost by what the database did, and not by what the handler did.
         self._failed_by_database = False
-        # The handler has done its part: what goes wrong now is ours.
-        self._handler_done = False
+        self._handler_done = False  # what goes wrong then is ours
         self._closed_by_handler = False
         self._observed: observing.Observed | None = None
         # Seconds from the handler's start to its end.
@@ -268,18 +267,16 @@ class AttemptRun:
             return Outcome(record=self._again(0.0, "The worker is stopping."))
         if self._closed_by_handler:
             error = TransactionMisuseError("The handler closed the connection of its transaction: nothing of it is saved.")
-        if self._failed_by_database and any(map(self._context.database.is_transient, causes(error))):
-            # A deadlock's victim, or a lost connection: nobody's fault, so it costs no attempt.
-            # Not all at once: those that failed together might do so again.
-            pause = TRANSIENT_PAUSE * 2 ** min(self.job.attempts_forgiven, 20) * random.uniform(0.5, 1.5)
-            return Outcome(record=self._again(min(pause, LONGEST_TRANSIENT_PAUSE), error_detail(error)))
+        # A deadlock's victim, or a lost connection: nobody's fault, so it costs no attempt. Unless it goes on like that.
+        passes = self._failed_by_database and any(map(self._context.database.is_transient, causes(error)))
+        if passes and self.job.excuses < MOST_EXCUSES:
+            return Outcome(record=self._excused(error))
         if self._handler_done and self._context.database.trouble(error) is Trouble.SET_UP:
             return Outcome(record=self._again(0.0, error_detail(error)), fatal=error)
         record = self._failure(error, error_code(error, self._context.settings.error_codes))
         return Outcome(record=record, error=error if record["status"] == "failed" else None)
 
-    def failed(self, error: BaseException) -> Outcome:
-        """The attempt ended with this error, outside of the handler."""
+    def failed(self, error: BaseException) -> Outcome:  # outside of the handler
         return Outcome(record=self._failure(error, error_code(error, self._context.settings.error_codes)))
 
     def broken_off(self, detail: str = "The lease could not be renewed in time.") -> Outcome:
@@ -289,6 +286,12 @@ class AttemptRun:
     def _failure(self, error: BaseException, code: str, *, final: bool = False) -> Record:
         backoff = self.job_type.resolve_backoff(self._backoff)
         return failed(self.job, self._worker_id, error, code, backoff, self._waited, final=final)
+
+    def _excused(self, error: BaseException) -> Record:
+        # Not all at once: those that failed together might do so again.
+        excuses = self.job.excuses
+        pause = min(TRANSIENT_PAUSE * 2**excuses * random.uniform(0.5, 1.5), LONGEST_TRANSIENT_PAUSE)
+        return rescheduled(self.job, self._worker_id, pause, error_detail(error), self._waited, excuses=excuses + 1)
 
     def _again(self, after: float, detail: str) -> Record:
         return rescheduled(self.job, self._worker_id, after, detail, self._waited)

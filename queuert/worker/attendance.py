@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from queuert.observing import facts
-from queuert.worker.leases import Held
+from queuert.worker.held import Held
 from queuert.worker.outcome import Outcome
 from queuert.worker.slots import Slots
 
@@ -114,7 +114,9 @@ class Attendance:
             "concurrency": self._slots.size,
             "busy": len(running),
             "waiting": self._slots.waiting,
-            "zombies": self._note_zombies({held for held in running if held.lost is not None and not held.over}),
+            "zombies": self._note_zombies(
+                {held for held in running if (held.lost is not None or held.hangs) and not held.over}
+            ),
             "stopping": self._stopping(),
             "types": list(self._types()),
         }

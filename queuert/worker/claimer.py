@@ -20,7 +20,7 @@ from queuert.model import Job
 from queuert.options import Lease
 from queuert.storage.protocol import Session
 from queuert.storage.records import Claim, Level
-from queuert.worker.leases import Held, Terms
+from queuert.worker.held import Held, Terms
 
 HINT_LASTS = 1.0
 HINT_LASTS_AT_LEAST = 0.1

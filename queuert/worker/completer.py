@@ -20,7 +20,8 @@ from contextlib import suppress
 
 from queuert.context import Context
 from queuert.worker.events import Events
-from queuert.worker.leases import Held, LeaseKeeper
+from queuert.worker.held import Held
+from queuert.worker.leases import LeaseKeeper
 from queuert.worker.outage import Outage
 from queuert.worker.outcome import Outcome
 from queuert.worker.results import Result, ResultWriter
@@ -38,6 +39,8 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 LOCKED_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before a result whose rows are locked is tried again; after the last, a thread waits for the lock."""
+DEADLINE, LOCK_DEADLINE = 60.0, 600.0
+"""Seconds that a group may take, or one result that waits for somebody's lock; then it is tried again on another connection."""
 MAX_WAITING = 4
 """Threads that wait for locks at a time."""
 
@@ -54,6 +57,7 @@ class Completer:
         spawn: Callable[[str, Callable[[], None]], None],
         more_to_come: Callable[[], bool],
     ) -> None:
+        self._context = context
         self._writer = ResultWriter(context, worker_id)
         self._keeper = keeper
         self._events = events
@@ -174,7 +178,8 @@ class Completer:
         """Write a group, however long the database is away."""
         while True:
             try:
-                locked = self._writer.write(group, wait=wait)
+                with self._context.database.within(LOCK_DEADLINE if wait else DEADLINE):
+                    locked = self._writer.write(group, wait=wait)
             except Exception as error:
                 pause = self._outage.meet(error)
                 self._drop_lost(group)

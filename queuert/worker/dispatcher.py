@@ -27,7 +27,8 @@ from queuert.notify.protocol import ANYTHING
 from queuert.worker import suspects
 from queuert.worker.claimer import Claimer
 from queuert.worker.events import Events
-from queuert.worker.leases import Held, LeaseKeeper
+from queuert.worker.held import Held
+from queuert.worker.leases import LeaseKeeper
 from queuert.worker.outage import Outage
 from queuert.worker.slots import Slots
 
@@ -47,6 +48,8 @@ MARGIN = 0.001
 """Seconds after a job is due to look for it: SQLite's clock has milliseconds."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """Seconds to look again for jobs that are due and could not be claimed: they are locked, or still run here."""
+DEADLINE = 30.0
+"""Seconds that a claim may take; what takes longer is tried again on another connection."""
 OUTAGE_PAUSE, LONGEST_OUTAGE_PAUSE = 0.1, 2.0
 
 
@@ -157,7 +160,8 @@ class Dispatcher:
                 self._wake.clear()
                 self.looked_at = time.monotonic()
                 try:
-                    pause = self._step(time.monotonic())
+                    with self._context.database.within(DEADLINE):
+                        pause = self._step(time.monotonic())
                 except Exception as error:
                     self._more = True
                     self._stopping.wait(self._outage.meet(error))
@@ -189,7 +193,9 @@ class Dispatcher:
         self._outage.is_over()
         if claimed:
             self._keeper.take(claimed)
-            self._slots.submit(claimed)
+            self._slots.submit(self._without_prefetch(claimed) if any(held.job.losses for held in claimed) else claimed)
+            if self._returned:
+                self._return()
         if not (claimed and self._claimer.more):
             if claimed:
                 time.sleep(YIELD_TO_SLOTS)
@@ -258,6 +264,14 @@ class Dispatcher:
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     # Suspects
+
+    def _without_prefetch(self, claimed: list[Held]) -> list[Held]:
+        """Some of these were lost once: nothing waits beside them, so what cannot start now goes back."""
+        slots = self._slots
+        self._returned.extend(slots.take_back())
+        free = max(0, slots.size - slots.running)
+        self._returned.extend(claimed[free:])
+        return claimed[:free]
 
     def _find_suspect(self) -> bool:
         if self._suspect is not None or not suspects.take_turn():

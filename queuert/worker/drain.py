@@ -16,7 +16,7 @@ from queuert.job_types import JobTypeOrName
 from queuert.options import Duration, seconds
 from queuert.worker.attempt import AttemptRun
 from queuert.worker.claimer import Claimer, checked_types
-from queuert.worker.leases import Held
+from queuert.worker.held import Held
 from queuert.worker.leaving import give_back
 from queuert.worker.reaper import reap
 from queuert.worker.results import Result, ResultWriter

@@ -1,4 +1,7 @@
-"""Calls the chores of an app, such as cleaning up, about once a second; one that fails is logged and called again."""
+"""Calls the chores of an app, such as cleaning up, about once a second; one that fails is logged and called again.
+
+They are not urgent: they wait for nobody's lock for long, and a worker that stops does not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,22 @@ import random
 import threading
 from collections.abc import Callable
 
+from queuert.storage.protocol import Database
+
 logger = logging.getLogger("queuert.worker")
 
 Chore = Callable[[threading.Event, str], object]
 """Called with an event that is set when the worker stops, and the worker's id. It decides itself whether it is time."""
 
 INTERVAL = 1.0
+DEADLINE = 60.0  # seconds for each transaction
 
 
 class Housekeeper:
     """Calls one chore again and again, in a thread of its own: a long one delays neither the reaper nor another chore."""
 
-    def __init__(self, chore: Chore, worker_id: str) -> None:
+    def __init__(self, database: Database, chore: Chore, worker_id: str) -> None:
+        self._database = database
         self._chore = chore
         self._worker_id = worker_id
         self._stopping = threading.Event()
@@ -30,10 +37,11 @@ class Housekeeper:
         failing = False
         while not self._stopping.is_set():
             try:
-                self._chore(self._stopping, self._worker_id)
+                with self._database.impatient(), self._database.within(DEADLINE):
+                    self._chore(self._stopping, self._worker_id)
                 failing = False
             except Exception as error:
-                if not failing:  # once is enough: it may be the database that is away
+                if not failing and not self._stopping.is_set():  # once is enough: it may be the database that is away
                     about = {"event": "chore_failed", "worker_id": self._worker_id}
                     logger.warning("A chore of the worker failed; it is called again later.", exc_info=error, extra=about)
                 failing = True

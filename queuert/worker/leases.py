@@ -33,6 +33,9 @@ alone what its own worker has in hand: a lease that ran out while this process w
 for a database that was down, is renewed as soon as it can be. Other workers do not know that, and may be quicker; then
 the fence decides.
 
+**A handler that hangs.** Python threads cannot be killed. A handler that was told that its time is up, and does not end, would
+hold its job for ever: so after a grace its lease is renewed no more. Its slot is lost until it ends (`zombies`).
+
 **A worker that stalls** (a stopped process, a suspended machine) finds its leases overdue when it wakes up. It asks
 before it believes: the first thing this thread does is to renew, and that finds out what others took over meanwhile.
 """
@@ -44,19 +47,17 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from queuert.context import Context
-from queuert.job_types import JobType
-from queuert.model import Job
 from queuert.observing import facts
-from queuert.options import Lease
 from queuert.running_job import Reason
 from queuert.storage.protocol import Session
 from queuert.storage.trouble import Trouble
 from queuert.worker import suspects
 from queuert.worker.attempt import AttemptRun
 from queuert.worker.events import Events
+from queuert.worker.held import Held
 from queuert.worker.outage import Outage
 from queuert.worker.outcome import lost_reason
 
@@ -72,68 +73,10 @@ SIGN_EVERY = 5.0
 """Seconds between two signs of life of a worker."""
 SIGN_ALONG = 1.0
 """Seconds that a sign of life may come early, since leases are renewed anyway."""
-
-
-class Terms(NamedTuple):
-    """A lease in plain seconds."""
-
-    duration: float
-    renew_every: float
-
-    @classmethod
-    def of(cls, lease: Lease) -> Terms:
-        return cls(lease.duration_seconds, lease.renew_seconds)
-
-
-class Held:
-    """A job in this worker's hands: from its claim until what became of it is written."""
-
-    __slots__ = (
-        "attempt",
-        "claimed",
-        "deadline",
-        "job",
-        "job_type",
-        "lease",
-        "lost",
-        "over",
-        "refused",
-        "renew_at",
-        "started",
-        "trusted_until",
-        "turn",
-    )
-
-    def __init__(self, job: Job, job_type: JobType[Any, Any], lease: Terms, claimed: float) -> None:
-        self.job = job
-        self.job_type = job_type
-        self.lease = lease
-        self.claimed = claimed
-        """When the claiming call started."""
-        self.trusted_until = claimed + lease.duration
-        self.renew_at = claimed + lease.renew_every
-        self.started: float | None = None
-        self.deadline = math.inf
-        self.attempt: AttemptRun | None = None
-        self.lost: Reason | None = None
-        """Why the lease is gone, once that is known."""
-        self.over = False
-        """The handler has ended; only its result is still to be written."""
-        # Whether the database refuses to renew this very lease.
-        self.refused = False
-        self.turn = False
-        """It is a suspect, and has this process's turn until its result is written."""
-
-    def lose(self, reason: Reason) -> None:
-        self.lost = reason
-        self.tell(reason)
-
-    def tell(self, reason: Reason) -> None:
-        if self.attempt is not None:
-            self.attempt.signal.set(reason)
-
-    def __str__(self) -> str:
-        return f"{self.job.type_name} {self.job.id}"
+DEADLINE = 10.0
+"""Seconds that a renewal may take; what takes longer is tried again on another connection, while the lease still lasts."""
+LONGEST_GRACE = 30.0
+"""Seconds, or the duration of its lease if that is shorter, that a handler has to end once its time is up."""
 
 
 class CountsRates(Protocol):
@@ -168,6 +111,9 @@ class LeaseKeeper:
         self._doubted: set[str] = set()
         self._doubt_all = False
         self._looked_at = -math.inf
+        # Those that were too young to be looked at: they are looked at the next time.
+        self._young: list[Held] = []
+        self._zombies: list[Held] = []
         self._ending = False
         self._attendance: Tells | None = None
         self._sign_at = 0.0
@@ -180,6 +126,8 @@ class LeaseKeeper:
             longest=LONGEST_RETRY,
         )
         self._wake = threading.Event()
+        # Its connection is open, or could not be opened for now.
+        self.ready = threading.Event()
 
     def attach(self, attendance: Tells) -> None:
         """What the worker tells of itself, from the start on."""
@@ -200,6 +148,11 @@ class LeaseKeeper:
         """These are in hand from now on."""
         first = min(held.renew_at for held in claimed)
         replaced = []
+        lost_before = [held for held in claimed if held.job.losses]
+        for held in lost_before:
+            held.counted = True
+        if lost_before:
+            suspects.count_lost_before(len(lost_before))
         with self._lock:
             for held in claimed:
                 earlier = self._held.get(held.job.id)
@@ -231,8 +184,11 @@ class LeaseKeeper:
             for held in done:
                 if self._held.get(held.job.id) is held:
                     del self._held[held.job.id]
-                # One that lost its lease while it runs keeps its turn: it may still be deadly.
-                if held.turn and (held.over or held.started is None):
+                if held.counted:
+                    held.counted = False
+                    suspects.count_lost_before(-1)
+                # One that lost its lease while it runs keeps its turn: it may still be deadly. Not if it hangs.
+                if held.turn and (held.over or held.started is None or held.zombie_at <= time.monotonic()):
                     held.turn = False
                     suspects.end_turn()
                     turn_ended = True
@@ -245,6 +201,12 @@ class LeaseKeeper:
     def holds(self, job_id: str, token: int | None) -> bool:
         held = self._held.get(job_id)
         return held is not None and held.job.lease_token == token
+
+    @property
+    def zombies(self) -> list[Held]:
+        """Jobs whose handlers did not end when their time was up: their leases are not renewed, and their slots are taken."""
+        self._zombies = [held for held in self._zombies if not held.over]
+        return list(self._zombies)
 
     def in_hand(self) -> list[Held]:
         with self._lock:
@@ -269,12 +231,15 @@ class LeaseKeeper:
     # The thread.
 
     def run(self) -> None:
+        self._context.database.own_connection()
+        self.ready.set()
         while True:
             self._wake.clear()
             if self._ending and not self._held:
                 self._leave()
                 return
-            self._step()
+            with self._context.database.within(DEADLINE):
+                self._step()
             self._wake.wait(self._pause())
 
     def _step(self) -> None:
@@ -287,7 +252,11 @@ class LeaseKeeper:
                     about = {"event": "timed_out", **facts(held.job, self._worker_id)}
                     text = "%s has used up its %g seconds; its handler is told."
                     logger.info(text, held, held.job_type.timeout, extra=about)
+                    held.zombie_at = now + min(LONGEST_GRACE, held.lease.duration)
                     held.tell("timeout")
+            if held.zombie_at <= now and not held.over:
+                self._give_up(held)
+        in_hand = [held for held in in_hand if held.zombie_at > now]
         due = [held for held in in_hand if held.renew_at <= now]
         sign = now >= self._sign_at - (SIGN_ALONG if due else 0.0)
         if due or sign:
@@ -298,11 +267,11 @@ class LeaseKeeper:
 
     def _pause(self) -> float | None:
         with self._lock:
-            wanted = [min(held.renew_at, held.deadline) for held in self._held.values()]
+            wanted = [min(held.renew_at, held.deadline, held.zombie_at) for held in self._held.values()]
             self._next = min(wanted, default=math.inf)
             if self._attendance is not None:
                 self._next = min(self._next, self._sign_at)
-            if self._doubt_all and self._held:
+            if (self._doubt_all or self._young) and self._held:
                 self._next = min(self._next, self._looked_at + LOOK_AROUND)
         return None if self._next == math.inf else max(0.0, self._next - time.monotonic())
 
@@ -373,11 +342,17 @@ class LeaseKeeper:
         """Ask about the leases that are in doubt."""
         now = time.monotonic()
         doubted = []
-        if self._doubt_all and now >= self._looked_at + LOOK_AROUND:
+        if (self._doubt_all or self._young) and now >= self._looked_at + LOOK_AROUND:
+            # What was claimed a moment ago is not worth a question yet: short jobs would be asked about all the time.
+            old = [held for held in in_hand if held.claimed <= now - LOOK_AROUND and not held.over]
+            young_before, self._young = self._young, []
+            if self._doubt_all:
+                doubted = old
+                self._young = [held for held in in_hand if held.claimed > now - LOOK_AROUND]
+            else:
+                doubted = [held for held in young_before if held in old]
             self._doubt_all = False
             self._looked_at = now
-            # What was claimed a moment ago is not worth a question: short jobs would be asked about all the time.
-            doubted = [held for held in in_hand if held.started is not None and held.started <= now - LOOK_AROUND]
         with self._lock:
             named, self._doubted = self._doubted, set()
         doubted += [held for held in in_hand if held.job.id in named]
@@ -397,6 +372,14 @@ class LeaseKeeper:
         with self._context.database.read() as session:
             states = self._context.repository.lease_states(session, [held.job.id for held in doubted])
         return {held.job.id: lost_reason(states.get(held.job.id), self._worker_id, held.job.lease_token) for held in doubted}
+
+    def _give_up(self, held: Held) -> None:
+        """The handler hangs. Another worker may have the job when its lease has run out; the fence holds."""
+        about = {"event": "zombie", **facts(held.job, self._worker_id)}
+        text = "%s does not end, %g seconds after its time was up: its lease is not renewed any more, and its slot is taken."
+        logger.error(text, held, min(LONGEST_GRACE, held.lease.duration), extra=about)
+        self._zombies = [*self.zombies, held]
+        self.let_go([held])
 
     def _lost(self, held: Held, reason: Reason) -> None:
         self.let_go([held])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from queuert.chains.attempts import end_attempts, release_claims
 from queuert.context import Context
 from queuert.storage.protocol import Session
-from queuert.worker.leases import Held
+from queuert.worker.held import Held
 from queuert.worker.outcome import rescheduled
 
 logger = logging.getLogger("queuert.worker")

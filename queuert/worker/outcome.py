@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuert.chains.complete import Completion
-from queuert.error_codes import MAX_DETAIL, MAX_ERROR, clean, error_detail, error_text
+from queuert.error_codes import MAX_DETAIL, MAX_ERROR, WORKER_LOST, clean, error_detail, error_text
 from queuert.model import Job, Status
 from queuert.options import Backoff, BackoffFunction, seconds
 from queuert.running_job import Reason
@@ -64,13 +64,23 @@ def record(job: Job, worker: str | None, *, outcome: str, **values: Any) -> Reco
         "detail": None,
         "error": None,
         "job": job,
+        "suspect": False,
+        "losses": 0,
+        "excuses": 0,
         **values,
     }
 
 
-def rescheduled(job: Job, worker: str, after: float, detail: str, waited: float | None) -> Record:
-    """Another try after a number of seconds, for no fault of the handler: it costs no attempt."""
-    return record(job, worker, outcome="rescheduled", after=after, forgive=1, detail=detail, error=detail, waited=waited)
+def rescheduled(
+    job: Job, worker: str, after: float, detail: str, waited: float | None, *, excuses: int | None = None
+) -> Record:
+    """Another try after a number of seconds, for no fault of the handler: it costs no attempt.
+
+    What is known of the job stays as it is, unless it is one more of its `excuses`.
+    """
+    kept = {"suspect": job.suspect, "losses": job.losses, "excuses": job.excuses if excuses is None else excuses}
+    texts = {"detail": detail, "error": detail}
+    return record(job, worker, outcome="rescheduled", after=after, forgive=1, waited=waited, **texts, **kept)
 
 
 def failed(
@@ -97,17 +107,33 @@ def undecodable(failure: Record) -> Record:
     return {**failure, "detail": f"{detail} {REMEDY}", "error": clean(f"{failure['error'].rstrip()}\n{REMEDY}", MAX_ERROR)}
 
 
+def lost(job: Job, backoff: BackoffFunction | Backoff, detail: str) -> Record:
+    """An attempt that ended with its worker.
+
+    The first time in a row counts. The second time it had company, and nobody knows whose fault it was: that is forgiven, and
+    from then on the job is a suspect. It runs alone, where a loss counts again (`suspects.py`).
+    """
+    forgiven = bool(job.losses) and not job.suspect
+    texts = {"code": WORKER_LOST, "detail": detail, "error": detail}
+    again = {"status": "pending", "after": _wait(job, backoff)} if forgiven else retry_or_fail(job, backoff)
+    known = {"suspect": (job.suspect or forgiven) and again["status"] == "pending", "losses": job.losses + 1}
+    return record(job, job.leased_by, outcome="lost", forgive=int(forgiven), **texts, **again, **known)
+
+
 def retry_or_fail(job: Job, backoff: BackoffFunction | Backoff, *, final: bool = False) -> dict[str, Any]:
     """What becomes of a job whose attempt failed: another try after a wait, or the end."""
-    used = job.attempts_used
-    if final or (job.max_attempts is not None and used >= job.max_attempts):
+    if final or (job.max_attempts is not None and job.attempts_used >= job.max_attempts):
         return {"status": "failed"}
+    return {"status": "pending", "after": _wait(job, backoff)}
+
+
+def _wait(job: Job, backoff: BackoffFunction | Backoff) -> float:
+    used = job.attempts_used
     try:
-        wait = seconds(backoff(used), "the backoff")
+        return seconds(backoff(used), "the backoff")
     except Exception:
         logger.exception("The backoff of %r gave no number of seconds; the default is used.", job.type_name)
-        wait = Backoff()(used)
-    return {"status": "pending", "after": wait}
+        return Backoff()(used)
 
 
 def lost_reason(state: LeaseState | None, worker_id: str, token: int | None) -> Reason | None:

@@ -1,7 +1,8 @@
 """The reaper: takes jobs back from workers that are gone.
 
 A lease that has ended is an attempt that was lost. The job is tried again after its type's backoff, or fails with
-`WORKER:LOST` when its attempts are used up, so that a job that kills its process cannot do so for ever.
+`WORKER:LOST` when its attempts are used up, so that a job that kills its process cannot do so for ever. What counts is in
+`outcome.lost`.
 
 The database's clock is read *before* the write lock is waited for. On SQLite that wait can be long, and those whose
 leases ended during it may be waiting for the same lock, to renew them: they are left for the next time. So is what this
@@ -19,19 +20,20 @@ from datetime import datetime
 from queuert import observing
 from queuert.chains.attempts import end_attempts, lock_failing
 from queuert.context import Context
-from queuert.error_codes import MAX_DETAIL, WORKER_LOST, clean
+from queuert.error_codes import MAX_DETAIL, clean
 from queuert.model import Job
 from queuert.options import Backoff, BackoffFunction
 from queuert.storage.protocol import Session
 from queuert.storage.trouble import Trouble
 from queuert.worker.events import Events
 from queuert.worker.outage import Outage
-from queuert.worker.outcome import Record, record, retry_or_fail
+from queuert.worker.outcome import Record, lost
 from queuert.worker.unhandled import UnhandledTypes
 
 logger = logging.getLogger("queuert.worker")
 
 BATCH = 100
+DEADLINE = 30.0
 LONGEST_INTERVAL = 15.0
 PART_OF_LEASE = 0.25
 START_WITHIN = 0.1
@@ -87,7 +89,7 @@ def reap(
     stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Take back all jobs whose leases have ended by now; how many."""
-    with context.explained(), context.database.read() as session:
+    with context.database.within(DEADLINE), context.explained(), context.database.read() as session:
         now = context.repository.clock(session)
     reaping = _Reaping(context, backoff, holds, now)
     while not stopping():
@@ -116,7 +118,8 @@ class _Reaping:
     def step(self) -> bool:
         """Take back a batch; whether there may be more."""
         try:
-            found, ended = self._context.database.run(self._work)
+            with self._context.database.within(DEADLINE):
+                found, ended = self._context.database.run(self._work)
         except Exception as error:
             if self._singly or self._context.database.trouble(error) is not Trouble.JOB:
                 raise
@@ -131,11 +134,11 @@ class _Reaping:
         items = [_lost(context, job, self._backoff) for job in expired if not self._holds(job.id, job.lease_token)]
         # Their own rows are locked; that of a chain's first job may not be free, and is not waited for.
         free, _ = lock_failing(context, session, items, wait=False) if items else ([], None)
-        lost = [(item["job"], item) for item in free]
+        losses = [(item["job"], item) for item in free]
         ended: set[str] = set()
-        for group in [[each] for each in lost] if self._singly else [lost]:
+        for group in [[each] for each in losses] if self._singly else [losses]:
             ended |= self._end(session, [item for _, item in group]) if group else set()
-        observing.reaped(context, session, [each for each in lost if each[0].id in ended])
+        observing.reaped(context, session, [each for each in losses if each[0].id in ended])
         return len(expired), len(ended)
 
     def _end(self, session: Session, items: list[Record]) -> set[str]:
@@ -154,6 +157,4 @@ class _Reaping:
 def _lost(context: Context, job: Job, backoff: BackoffFunction | None) -> Record:
     known = context.types.find(job.type_name)
     detail = clean(f"The worker {job.leased_by} did not renew its lease: it died, or lost the database.", MAX_DETAIL)
-    texts = {"code": WORKER_LOST, "detail": detail, "error": detail}
-    again = retry_or_fail(job, known.resolve_backoff(backoff) if known else Backoff())
-    return record(job, job.leased_by, outcome="lost", **texts, **again)
+    return lost(job, known.resolve_backoff(backoff) if known else Backoff(), detail)

@@ -25,7 +25,7 @@ from queuert.notify.protocol import ANYTHING
 from queuert.observing import facts
 from queuert.storage.protocol import Session
 from queuert.storage.trouble import Trouble
-from queuert.worker.leases import Held
+from queuert.worker.held import Held
 from queuert.worker.outcome import Outcome
 
 logger = logging.getLogger("queuert.worker")

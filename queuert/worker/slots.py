@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from queuert.worker.leases import Held
+from queuert.worker.held import Held
 
 Work = Callable[[Held], None]
 

@@ -1,8 +1,15 @@
-"""Jobs whose last attempt was lost with its worker may be the reason why it was lost.
+"""Jobs whose last attempts were lost with their workers may be the reason why they were lost.
 
-So a process runs one of them at a time, whatever number of workers it has, and prefetches nothing meanwhile: if it dies
-again, few others die with it, and none of those that merely waited. The turn of one lasts until its result is written:
-the next one might be deadly, and take an innocent one's success with it. That success clears it.
+Suspicion is graded, so that the jobs of a lost host come back side by side, and a deadly one does not take its neighbours along
+for ever (`outcome.lost` says what counts):
+
+- After one loss a job runs beside others, but this process prefetches nothing meanwhile: none of those that merely wait for a
+  slot die with it.
+- After two losses in a row it is a *suspect*. A process runs one of them at a time, whatever number of workers it has. The
+  turn of one lasts until its result is written: the next one might be deadly, and take an innocent one's success with it.
+  That success clears it.
+
+The lock `_counting` guards the number of jobs in hand that were lost once, and nothing else is taken with it.
 """
 
 from __future__ import annotations
@@ -11,6 +18,8 @@ import os
 import threading
 
 _turn = threading.Lock()
+_counting = threading.Lock()
+_lost_before = 0
 
 
 def take_turn() -> bool:
@@ -22,14 +31,21 @@ def end_turn() -> None:
     _turn.release()
 
 
+def count_lost_before(change: int) -> None:
+    """So many jobs that were lost once are in hand from now on, or no longer."""
+    global _lost_before
+    with _counting:
+        _lost_before += change
+
+
 def running() -> bool:
-    """Whether this process has a suspect in hand."""
-    return _turn.locked()
+    """Whether this process has a job in hand that was lost before."""
+    return _lost_before > 0 or _turn.locked()
 
 
 def _in_child() -> None:
-    global _turn
-    _turn = threading.Lock()
+    global _turn, _counting, _lost_before
+    _turn, _counting, _lost_before = threading.Lock(), threading.Lock(), 0
 
 
 if hasattr(os, "register_at_fork"):

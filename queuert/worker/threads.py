@@ -15,6 +15,7 @@ A thread that dies of an error takes the others down in the same order, as far a
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -34,11 +35,13 @@ from queuert.worker.claimer import Claimer
 from queuert.worker.completer import Completer
 from queuert.worker.dispatcher import Dispatcher
 from queuert.worker.events import Events
+from queuert.worker.held import Held
 from queuert.worker.housekeeping import Chore, Housekeeper
-from queuert.worker.leases import Held, LeaseKeeper
+from queuert.worker.leases import LeaseKeeper
 from queuert.worker.leaving import give_back
 from queuert.worker.reaper import Reaper
 from queuert.worker.slots import Slots
+from queuert.worker.watchdog import Watchdog
 
 logger = logging.getLogger("queuert.worker")
 
@@ -47,6 +50,7 @@ BACKGROUND = ("leases", "completer", "dispatcher", "reaper")
 LEAST_PATIENCE = 60.0
 LOOKS_MISSED = 5
 """A dispatcher that has not gone round for so many polls, and at least so many seconds, is stuck."""
+READY_WITHIN = 10.0
 STEP = 0.1
 LONGEST_WAIT = 3600.0
 GRACE = 0.5
@@ -106,12 +110,14 @@ class WorkerThreads:
             holds=self._keeper.holds,
             events=events,
         )
-        self._housekeepers = [Housekeeper(chore, worker_id) for chore in options.chores]
+        self._watchdog = Watchdog(context, worker_id, events)
+        self._housekeepers = [Housekeeper(context.database, chore, worker_id) for chore in options.chores]
 
     # Starting
 
     def start(self) -> None:
         self._check()
+        _remember(self)
         self._reserved = self._options.concurrency + BACKGROUND_CONNECTIONS + len(self._housekeepers)
         self._context.database.reserve(self._reserved)
         channels = frozenset((Channel.SCHEDULED, Channel.OWNERSHIP_LOST))
@@ -123,11 +129,13 @@ class WorkerThreads:
         if not self._context.database.in_block:
             self._keeper.sign()
         self._spawn("leases", self._keeper.run)
+        self._keeper.ready.wait(READY_WITHIN)  # it has its connection before the slots can have them all
         self._spawn("completer", self._completer.run)
         for number in range(1, self._options.concurrency + 1):
             self._spawn(f"slot-{number}", partial(self._slots.run, number))
         self._spawn("dispatcher", self._dispatcher.run)
         self._spawn("reaper", self._reaper.run)
+        self._spawn("watchdog", self._watchdog.run)
         for number, housekeeper in enumerate(self._housekeepers, 1):
             self._spawn(f"housekeeping-{number}", housekeeper.run)
 
@@ -267,7 +275,7 @@ class WorkerThreads:
         now = time.monotonic()
         return [
             f"{held} (its result is not written yet)" if held.over else f"{held} (for {now - held.started:.1f} s)"
-            for held in self._keeper.in_hand()
+            for held in (*self._keeper.in_hand(), *self._keeper.zombies)
             if held.started is not None
         ]
 
@@ -282,6 +290,11 @@ class WorkerThreads:
         if "dispatcher" in alive and time.monotonic() - self._dispatcher.looked_at > patience:
             found.append("dispatcher")
         return found
+
+    @property
+    def zombies(self) -> int:
+        """How many slots are taken by handlers that did not end when their time was up."""
+        return len(self._keeper.zombies)
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call this when the end begins; at once if it has."""
@@ -302,6 +315,7 @@ class WorkerThreads:
             about = {"event": "worker_stopped", "worker_id": self.worker_id}
             logger.info("The worker %s has stopped.", self.worker_id, extra=about)
             self.ended.set()
+            _alive.discard(self)
 
     def _end_in_order(self) -> None:
         self._keeper.sign_soon()
@@ -317,7 +331,9 @@ class WorkerThreads:
         self._join("completer", late=self._completer.give_up)
         self._give_back()
         self._keeper.end()
-        self._join("leases", "reaper", "housekeeping-")
+        self._join("leases", "reaper")
+        self._watchdog.stop()
+        self._join("watchdog")
         if self._subscription is not None:
             self._subscription.close()
         self._context.database.reserve(-self._reserved)
@@ -328,6 +344,18 @@ class WorkerThreads:
         if left:
             give_back(self._context, self.worker_id, left, "The worker died before the result was written.")
             self._keeper.let_go(left)
+
+    def leave(self) -> None:
+        """The process ends, or the app is closed: what handlers still work on goes back, and nobody takes it for lost."""
+        if self.ended.is_set() or self.pid != os.getpid():
+            return
+        left = [held for held in self._keeper.in_hand() if not held.over]
+        if not left:
+            return
+        self._keeper.let_go(left)
+        for held in left:
+            held.lose("stopping")
+        give_back(self._context, self.worker_id, left, "The worker has left before the handler came to its end.")
 
     def _join(self, *roles: str, late: Callable[[], None] | None = None) -> None:
         """Wait for threads to end, however long that takes; `late` is called once if the deadline passes."""
@@ -350,3 +378,26 @@ class WorkerThreads:
         logger.info("The worker %s tells %d handlers to stop.", self.worker_id, len(running), extra=about)
         for held in running:
             held.tell("stopping")
+
+
+# All that have not ended, in this process or, in a forked child, in its parent.
+_alive: set[WorkerThreads] = set()
+_at_exit: list[int] = []
+
+
+def _remember(threads: WorkerThreads) -> None:
+    _alive.add(threads)
+    if os.getpid() not in _at_exit:
+        _at_exit.append(os.getpid())
+        # Here, after those of the database's module: they run in the opposite order, and connections are still needed.
+        atexit.register(leave_all)
+
+
+def leave_all(context: Context | None = None) -> None:
+    """What the workers of an app, or of this process, have not finished goes back."""
+    for threads in list(_alive):
+        if context is None or threads._context is context:
+            try:
+                threads.leave()
+            except Exception:
+                logger.exception("The worker %s could not give back what it has in hand.", threads.worker_id)

@@ -132,6 +132,12 @@ class Worker:
         threads = self._threads
         return threads.unfinished() if threads is not None and threads.stopping else []
 
+    @property
+    def zombies(self) -> int:
+        """How many of its slots are taken by handlers that did not end when their `timeout` was over."""
+        threads = self._threads
+        return threads.zombies if threads is not None else 0
+
     def start(self) -> None:
         """Start the threads and return."""
         self._start()
@@ -207,6 +213,8 @@ class Worker:
                 logger.info("The worker %s stops on %s.", self._id, signal.Signals(received).name, extra=about)
                 threads.stop(limit)
             ended = threads.wait()
+        if not ended:
+            threads.leave()
         self._raise_error(threads)
         return ended
 

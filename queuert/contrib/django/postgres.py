@@ -20,8 +20,8 @@ from psycopg import pq
 from queuert.contrib.django.provider import OnDjango, hooks_of, is_managed, is_our_thread
 from queuert.errors import DatabaseUnavailableError
 from queuert.hooks import Hooks
-from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
+from queuert.postgres.lending import is_alive
 from queuert.postgres.transaction import begin, check_still_open
 from queuert.storage.protocol import Block, ManagedBlock
 from queuert.storage.trouble import Trouble

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, cast
 
 # First, since it says what to install where psycopg is missing.
+from queuert.postgres.connections import warn_if_small
 from queuert.postgres.session import BlockSession, Connection, PostgresSession
 
 # isort: split
@@ -20,8 +21,8 @@ from queuert.contrib.sqlalchemy.loans import SessionFactory, connection_loan, se
 from queuert.contrib.sqlalchemy.provider import available, flushed, hooks_for, let_go_of_pool
 from queuert.errors import DatabaseUnavailableError, TransactionMisuseError
 from queuert.hooks import Hooks
-from queuert.postgres.connections import is_alive
 from queuert.postgres.database import PostgresDatabase
+from queuert.postgres.lending import is_alive
 from queuert.postgres.transaction import begin, check_still_open
 from queuert.storage.protocol import Block, ManagedBlock
 from queuert.storage.protocol import Session as QuerySession
@@ -44,6 +45,8 @@ class EnginePostgres(PostgresDatabase):
     def __init__(self, engine: Engine, factory: SessionFactory | None) -> None:
         super().__init__(_url(engine))
         self._engine = engine
+        # Connections that workers may use at a time.
+        self._needed = 0
         self._factory = factory
 
     def __repr__(self) -> str:
@@ -183,6 +186,10 @@ class EnginePostgres(PostgresDatabase):
 
     def reserve(self, connections: int) -> None:
         """The engine's pool has the size that its owner gave it."""
+        self._needed = max(0, self._needed + connections)
+        pool: Any = self._engine.pool
+        if connections > 0 and hasattr(pool, "size") and hasattr(pool, "_max_overflow") and pool._max_overflow >= 0:
+            warn_if_small(pool.size() + pool._max_overflow, self._needed)
 
     def close(self) -> None:
         """The engine is the user's."""

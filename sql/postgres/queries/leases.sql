@@ -101,7 +101,8 @@ WITH item AS MATERIALIZED (
         SELECT *
         FROM json_to_recordset(:items::json) AS i (
             id {id_type}, worker text, token bigint, status text, outcome text, code text, detail text, error text,
-            at timestamptz, after double precision, forgive integer, waited double precision, failure_chain_id {id_type}
+            at timestamptz, after double precision, forgive integer, waited double precision, failure_chain_id {id_type},
+            suspect boolean, losses integer, excuses integer
         )
         {few}
     ) i
@@ -130,7 +131,9 @@ ended AS (
         lease_token = NULL,
         error_code = item.code,
         last_attempt_error = item.error,
-        suspect = (item.status = 'pending' AND item.outcome = 'lost')
+        suspect = coalesce(item.suspect, item.status = 'pending' AND item.outcome = 'lost'),
+        losses = coalesce(item.losses, 0),
+        excuses = coalesce(item.excuses, 0)
     FROM item
     JOIN locked ON locked.id = item.id
     WHERE j.id = item.id

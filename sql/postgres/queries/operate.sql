@@ -60,7 +60,9 @@ retried AS (
         failure_chain_id = NULL,
         scheduled_at = greatest(j.scheduled_at, {now}),
         attempts_forgiven = j.attempt,
-        suspect = false
+        suspect = false,
+        losses = 0,
+        excuses = 0
     FROM old
     WHERE j.id = old.id
     RETURNING j.id, j.type_name, j.status

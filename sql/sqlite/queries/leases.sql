@@ -58,7 +58,9 @@ SET status = item.status,
     lease_token = NULL,
     error_code = item.code,
     last_attempt_error = item.error,
-    suspect = (item.status = 'pending' AND item.outcome = 'lost')
+    suspect = coalesce(item.suspect, item.status = 'pending' AND item.outcome = 'lost'),
+    losses = coalesce(item.losses, 0),
+    excuses = coalesce(item.excuses, 0)
 FROM (
     SELECT
         json_extract(value, '$.id') AS id,
@@ -71,7 +73,10 @@ FROM (
         json_extract(value, '$.at') AS at,
         json_extract(value, '$.after') AS after,
         json_extract(value, '$.forgive') AS forgive,
-        json_extract(value, '$.failure_chain_id') AS failure_chain_id
+        json_extract(value, '$.failure_chain_id') AS failure_chain_id,
+        json_extract(value, '$.suspect') AS suspect,
+        json_extract(value, '$.losses') AS losses,
+        json_extract(value, '$.excuses') AS excuses
     FROM json_each(:items)
 ) item
 WHERE j.id = item.id AND {fence}

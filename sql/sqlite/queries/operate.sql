@@ -49,7 +49,9 @@ SET status = CASE WHEN open_blockers > 0 THEN 'blocked' ELSE 'pending' END,
     failure_chain_id = NULL,
     scheduled_at = max(scheduled_at, {now}),
     attempts_forgiven = attempt,
-    suspect = 0
+    suspect = 0,
+    losses = 0,
+    excuses = 0
 WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('failed', 'cancelled')
 RETURNING id, type_name, status;
 
