@@ -12,6 +12,7 @@ import pty
 import select
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -482,6 +483,57 @@ def test_top_refreshes_until_q(failed_url: str) -> None:
         terminal.type(b"xq")
         assert terminal.process.wait(10) == 0
         eventually(lambda: terminal.shows("\x1b[?1049l"))  # the screen that was there before is back
+
+
+def test_tail_tells_what_happens(failed_url: str) -> None:
+    command = [sys.executable, "-m", "queuert", "tail", "--url", failed_url, "--interval", "0.05", "--json"]
+    with Queuert(failed_url) as app, subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True) as tail:
+        assert tail.stdout is not None
+        seen: list[dict[str, Any]] = []
+
+        @app.job("refuse")
+        def refuse(job: RunningJob[None]) -> None:
+            job.fail("CARD:DECLINED", "no")
+
+        @app.job("count")
+        def count(job: RunningJob[int]) -> int:
+            return job.input
+
+        def read_until(event: str, chain: str) -> None:
+            while not any(each["event"] == event and each["job_id"] == chain for each in seen):
+                seen.append(json.loads(tail.stdout.readline()))  # type: ignore[union-attr]
+
+        try:
+            marks = []
+            ready = threading.Event()
+
+            def announce() -> None:  # until the first line comes: it may not have started yet
+                while not ready.wait(0.1):
+                    marks.append(app.start_chain("refuse", after=3600).id)
+
+            announcer = threading.Thread(target=announce)
+            announcer.start()
+            seen.append(json.loads(tail.stdout.readline()))
+            ready.set()
+            announcer.join()
+            done = app.start_chain(count, 7).id
+            read_until("ENQUEUED", done)
+            app.drain(types=["count"])
+            read_until("CLAIMED", done)
+            read_until("SUCCEEDED", done)
+            app.trigger_job(marks[-1])
+            read_until("TRIGGERED", marks[-1])
+            app.drain(types=["refuse"])
+            read_until("FAILED", marks[-1])
+            assert "CARD:DECLINED" in seen[-1]["detail"]
+            app.retry_chain(marks[-1])
+            read_until("RETRIED", marks[-1])
+            app.cancel_chain(marks[-1])
+            read_until("CANCELLED", marks[-1])
+        finally:
+            ready.set()
+            tail.send_signal(2)
+        assert tail.wait(10) == 0
 
 
 def test_top_ends_at_ctrl_c(failed_url: str) -> None:
