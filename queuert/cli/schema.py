@@ -15,6 +15,7 @@ from queuert.cli.output import Output
 from queuert.cli.parser import add_command
 from queuert.cli.values import size_text
 from queuert.postgres.dialect import POSTGRES
+from queuert.postgres.grants import ROLES, grants
 from queuert.sqlite.dialect import SQLITE
 from queuert.storage import loader
 from queuert.storage.loader import Dialect
@@ -32,9 +33,18 @@ def add(commands: Any) -> None:
         details="For those who let nobody else change their schema: a database made with it needs no migration.",
         example="""
             queuert sql --app shop:app
-            queuert sql --dialect postgres --schema jobs | psql shop""",
+            queuert sql --dialect postgres --schema jobs | psql shop
+            queuert sql --dialect postgres --grants worker --to shop_worker""",
     )
     sql.add_argument("--dialect", choices=sorted(DIALECTS), help="without --app or --url: for which database")
+    sql.add_argument(
+        "--grants",
+        nargs="?",
+        const="all",
+        choices=["all", *ROLES],
+        help="print what roles of least privilege need instead, on PostgreSQL: all of them, or one",
+    )
+    sql.add_argument("--to", metavar="ROLE", help="with --grants: the name of the role (the tables' prefix and its kind)")
     sql.set_defaults(run=run_sql)
 
     vacuum = add_command(
@@ -54,6 +64,17 @@ def add(commands: Any) -> None:
 def run_sql(args: argparse.Namespace) -> int:
     dialect, names = _which(args)
     out = Output(terminal=False)
+    if args.to is not None and args.grants in (None, "all"):
+        raise UsageError("--to names the role of one kind: pass --grants with one of " + ", ".join(ROLES) + ".")
+    if args.grants is not None:
+        if dialect is not POSTGRES:
+            raise UsageError("SQLite has no roles: who may do what is said by the permissions of the file and its directory.")
+        for kind in ROLES if args.grants == "all" else [args.grants]:
+            out.line(f"-- {kind}: {ROLES[kind]}")
+            for statement in grants(names, kind, args.to or f"{names.prefix}{kind}"):
+                out.line(f"{statement};")
+            out.line("")
+        return OK
     for statement in schema_statements(dialect, names):
         out.line(f"{statement};\n")
     return OK

@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 from support.postgres import temporary_database
 from support.store import Store
+from support.weather import under_weather
 
 
 @pytest.fixture(scope="session")
 def conformance_postgres(postgres_url: str) -> Iterator[Store]:
     """A migrated database, and connections to it, that all tests of the suite share; each finds it empty."""
     with temporary_database(postgres_url) as url:
-        store = Store(url, pool_size=20)
-        store.migrate()
-        yield store
-        store.close()
+        owner = Store(url)
+        owner.migrate()
+        owner.close()
+        with under_weather(url) as changed:
+            store = Store(changed, pool_size=20)
+            yield store
+            store.close()
 
 
 @pytest.fixture(scope="session")
