@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from queuert.errors import DatabaseUnavailableError
+from queuert.sqlite.files import OpenFile
 from queuert.sqlite.guard import ROLLBACK, GuardedConnection
 from queuert.sqlite.opening import Conn, Synchronous, connect
 from queuert.storage.urls import MEMORY
@@ -51,12 +52,16 @@ class Connections:
         """How often all of them were retired."""
         self._forking = False
         self._orphaned = False
+        self._file = OpenFile(path)
 
     # The writer.
 
     def writer(self) -> GuardedConnection:
         """The write lock is held."""
         writer = self._writer
+        if not self._in_memory and self._file.was_replaced() and not (writer is not None and writer.in_transaction):
+            self._reopen()
+            writer = None
         if writer is None:
             writer = self._open(GuardedConnection, writes=True)
             with self._mutex:
@@ -91,6 +96,11 @@ class Connections:
 
     def borrow_reader(self) -> tuple[sqlite3.Connection, int]:
         """A reader, and the generation that it is given back with."""
+        if self._file.was_replaced():
+            with self._mutex:
+                idle, self._idle = self._idle, []
+            for conn in idle:
+                self.close(conn)
         with self._mutex:
             while self._forking:
                 self._readers_change.wait()
@@ -133,9 +143,18 @@ class Connections:
             raise DatabaseUnavailableError(
                 "This in-memory database belongs to the process that forked this one: use a file to share it."
             )
+        self._file.check_there()
         conn = open_connection(self.path, factory, writes=writes, synchronous=self._synchronous, busy_timeout=self.busy_timeout)
         self.opened.add(conn)
+        self._file.was_opened()
         return conn
+
+    def _reopen(self) -> None:
+        """The name leads to another file: what is open belongs to the old one. SQLite leaves the new one's log alone then."""
+        writer = self.retire()
+        if writer is not None:
+            self.close(writer)
+        self._file.forget()
 
     def close(self, conn: sqlite3.Connection) -> None:
         self.opened.discard(conn)
