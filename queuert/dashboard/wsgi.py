@@ -98,6 +98,10 @@ class Dashboard:
         response.headers.setdefault("Cache-Control", "no-store")
         return response(environ, start_response)
 
+    def forget(self) -> None:
+        """Drop the answers that pages share for a moment."""
+        self._cache.forget()
+
     def _take_base_off(self, environ: dict[str, Any]) -> str:
         """The path under which visitors see us; what is left in `PATH_INFO` is ours."""
         root, path = environ.get("SCRIPT_NAME", "").rstrip("/"), environ.get("PATH_INFO", "")
