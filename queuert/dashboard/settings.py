@@ -70,10 +70,10 @@ def checked_settings(
 
 
 def _finder(app: object) -> Callable[[], Queuert]:
-    if isinstance(app, Queuert):
-        return lambda: app
     # An extension stands for the app of the application that the request is of.
     if isinstance(getattr(type(app), "queuert", None), property):
         extension: Any = app
         return lambda: extension.queuert
+    if isinstance(app, Queuert):
+        return lambda: app
     raise TypeError(f"create_app takes a Queuert, not {type(app).__name__}.")

@@ -63,12 +63,12 @@ def _paused(standing: Standing) -> Iterator[Trouble]:
     for pause in standing.pauses:
         what = "Everything is" if pause.type_name is None else f"{pause.type_name} is"
         path = ("resume",) if pause.type_name is None else ("types", pause.type_name, "resume")
-        about = " ".join(filter(None, [f"By {pause.actor}." if pause.actor else "", pause.reason or ""]))
-        until = f" Until {pause.until:%Y-%m-%d %H:%M} UTC." if pause.until else ""
+        about = ": ".join(filter(None, [f"By {pause.actor}" if pause.actor else "", pause.reason])).rstrip(".")
+        until = f", until {pause.until:%Y-%m-%d %H:%M} UTC" if pause.until else ""
         yield Trouble(
             "bad" if pause.type_name is None else "warning",
-            f"{what} paused since {lasting((standing.now - pause.since).total_seconds())}",
-            f"{about or 'No reason was given.'}{until} What runs goes on, nothing new is begun.",
+            f"{what} paused for {lasting((standing.now - pause.since).total_seconds())} now",
+            f"{about or 'No reason was given'}{until}. What runs goes on, nothing new is begun.",
             (Repair("Resume", path, {}, act="resume", acts=True),),
         )
 

@@ -1,9 +1,11 @@
-"""The search box: an id, a type, or an error code."""
+"""The search box: an id or a part of it, a type, or an error code."""
 
 from __future__ import annotations
 
 from werkzeug.wrappers import Response
 
+from queuert.cli.exits import CommandError
+from queuert.cli.ids import find_job
 from queuert.dashboard.failures import BadInput
 from queuert.dashboard.filters import LONGEST
 from queuert.dashboard.standing import read_types
@@ -31,9 +33,7 @@ def show(visit: Visit) -> Response:
 
 def _by_id(visit: Visit, wanted: str) -> str | None:
     try:
-        job = visit.app.get_job(wanted)
-    except InvalidJobIdError:
-        return None
-    if job is None:
+        job = find_job(visit.app, wanted)
+    except (CommandError, InvalidJobIdError):
         return None
     return visit.url("chains", job.id) if job.id == job.chain_id else visit.url("jobs", job.id)
