@@ -47,6 +47,13 @@ class Completion:
         self.waited = waited
 
     @property
+    def size(self) -> int:
+        """Characters of the payload that it brings."""
+        if self.next is not None:
+            return len(self.next.columns["next_input"] or "")
+        return len(self.output) if self.output is not None else 0
+
+    @property
     def is_simple(self) -> bool:
         """Whether it is one act: there is nothing to check under the lock before, nor to write after."""
         return self.next is None or self.next.is_simple

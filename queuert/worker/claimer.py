@@ -35,6 +35,13 @@ WIDER, NARROWER = 2.0, 0.95
 again where nobody does: each is looked up, whether it is taken or not."""
 MOST_BYTES = 2**28
 """Of payloads in one claim: they come in one value from SQLite, which has a limit, and take memory everywhere."""
+USUAL_BYTES = 8_000_000
+"""What a claim should bring at most, judged by the largest input of the claims before it: a row may be much smaller than its
+text (1 MB of `1e308` is a row of 40 kB), so that only those who have read some know."""
+SMALL = 10_000
+"""Inputs that are no larger than this need no such care."""
+SHRINK = 0.8
+"""Of the largest input, with each claim that brings no larger one."""
 
 
 class Claimer:
@@ -58,6 +65,7 @@ class Claimer:
         self._unsure: dict[bool, tuple[int, float]] = {}
         """Token and start of a claim of which no answer came: of one for suspects, of one for others."""
         self._most = max(1, MOST_BYTES // context.payloads.max_bytes)
+        self._largest = 0.0
 
     @property
     def unsure_of_suspect(self) -> bool:
@@ -94,7 +102,7 @@ class Claimer:
             return []
         if suspect in self._unsure and (found := self._recover(suspect)):
             return found
-        limit = min(limit, self._most)
+        limit = min(limit, self._most, max(1, int(USUAL_BYTES / self._largest)) if self._largest > SMALL else limit)
         if only in leases and self._context.repository.has_claim_head:
             return self._held(*self._claim_head(only, limit, running))
         levels = [] if suspect else self._hint()
@@ -155,7 +163,11 @@ class Claimer:
         with self._context.explained(), self._noting(token, started, suspect):
             taken = self._context.database.run(lambda session: claim(session, token), single=True)
         self.more = taken.more
-        return started, self._context.repository.claimed_jobs(taken)
+        jobs = self._context.repository.claimed_jobs(taken)
+        if jobs:
+            largest = max([len(job.input) for job in jobs if isinstance(job.input, str)], default=0)
+            self._largest = max(float(largest), self._largest * SHRINK)
+        return started, jobs
 
     @contextmanager
     def _noting(self, token: int, started: float, suspect: bool) -> Iterator[None]:

@@ -34,11 +34,13 @@ logger = logging.getLogger("queuert.worker")
 class Result:
     """A job in hand whose attempt has ended, with what is to be written about it."""
 
-    __slots__ = ("done", "held", "outcome", "tries", "unsure")
+    __slots__ = ("done", "held", "outcome", "size", "tries", "unsure")
 
     def __init__(self, held: Held, outcome: Outcome) -> None:
         self.held = held
         self.outcome = outcome
+        # Characters of what is to be stored, more or less.
+        self.size = outcome.completion.size if outcome.completion is not None else 0
         self.done = False
         # How often its rows were found locked.
         self.tries = 0
