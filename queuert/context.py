@@ -73,8 +73,9 @@ class Context:
         recover: Callable[[Session], T | None] | None = None,
         single: bool = False,
     ) -> T:
-        """Run `work` on the user's connection, or in a transaction of our own."""
+        """Run `work` on the user's connection, in the framework's transaction, or in one of our own."""
         try:
+            conn = self.database.ambient() if conn is None else conn
             if conn is not None:
                 return work(self.join(conn))
             return self.database.run(work, recover=recover, single=single)
@@ -84,6 +85,7 @@ class Context:
 
     def read(self, conn: object | None, work: Callable[[Session], T]) -> T:
         with self.explained():
+            conn = self.database.ambient() if conn is None else conn
             if conn is not None:
                 return work(self.database.join(conn, reading=True, hooks=self.ambient_hooks))
             with self.database.read() as session:

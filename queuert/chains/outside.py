@@ -31,6 +31,7 @@ def complete_from_outside(
 ) -> Iterator[ChainTail]:
     """Lock the tail of a chain and hand it out to be finished or continued without a worker."""
     with context.explained():
+        conn = context.database.ambient() if conn is None else conn
         if conn is not None:
             session = context.join(conn)
             with context.database.inside_users_block():

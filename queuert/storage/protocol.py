@@ -294,6 +294,10 @@ class Database(ABC):
     def tidy(self, names: Names, stop: threading.Event) -> None:  # noqa: B027 - a server does so by itself
         """After much was deleted: give space back in passing, until `stop` is set."""
 
+    def ambient(self) -> object | None:
+        """The connection of a transaction that a framework has open on this thread: a call without `conn=` takes part in it."""
+        return None
+
     # Which thread is inside a block
 
     @property

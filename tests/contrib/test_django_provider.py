@@ -6,8 +6,8 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -248,65 +248,56 @@ def in_block(app: Queuert, block: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("around", [nullcontext, atomic], ids=["", "inside atomic"])
 @pytest.mark.parametrize("block", ["transaction", "complete_chain", "complete_chain on an alias"])
-def test_a_call_without_conn_inside_a_block_is_refused(app: Queuert, block: str, around: Any) -> None:
+def test_a_call_without_conn_inside_a_block_takes_part_in_it(app: Queuert, block: str, around: Any) -> None:
     first = app.start_chain("ship")
     if block == "complete_chain on an alias":
         around = atomic
     with around(), in_block(app, block) as conn:
-        calls: list[Callable[[], Any]] = [
-            lambda: app.start_chain("ship"),
-            lambda: app.cancel_chain(first.id),
-            lambda: app.get_chain(first.id),
-            lambda: app.list_jobs(),
-            lambda: app.transaction().__enter__(),
-            lambda: app.complete_chain(first.id).__enter__(),
-        ]
-        for call in calls:
-            with pytest.raises(TransactionRequiredError, match=r"conn='shop'"):
-                call()
-            with atomic(), pytest.raises(TransactionRequiredError):
-                call()
+        made = app.start_chain("ship")
+        assert app.get_chain(made) is not None
+        with app.complete_chain(made) as tail:
+            assert tail.id == made.id
+        assert app.cancel_chain(made).status == "cancelled"
+        with pytest.raises(TransactionRequiredError, match=r"conn='shop'"):  # a transaction in a transaction
+            app.transaction().__enter__()
         Order.objects.using(ALIAS).create(id=1)
         for given in (conn, ALIAS, connections[ALIAS]):
             app.start_chain("ship", conn=given)
     assert orders() == {1: "new"}
-    assert chains(app) == 4
+    assert chains(app) == 5
+    with suppress(ZeroDivisionError), around(), in_block(app, block):
+        app.start_chain("ship")
+        raise ZeroDivisionError
+    assert chains(app) == 5
+    assert app.get_chain(first) is not None
 
 
-def test_a_handler_says_conn_from_complete_until_it_returns(app: Queuert) -> None:
-    refused: list[str] = []
-
-    def try_to(place: str) -> None:
-        try:
-            app.start_chain("ship")
-        except TransactionRequiredError:
-            refused.append(place)
+def test_a_service_works_in_a_view_and_in_a_handler(app: Queuert) -> None:
+    def ship(order: int) -> None:
+        """Of the application: it knows of no connection."""
+        Order.objects.using(ALIAS).create(id=order)
+        app.start_chain("ship")
 
     @app.job(max_attempts=1)
-    def pay(job: RunningJob[None]) -> None:
-        try_to("before")
+    def pay(job: RunningJob[bool]) -> None:
         with job.prepare():
-            try_to("prepare")
-        try_to("between")
-        with job.complete() as conn:
-            try_to("complete")
-            app.start_chain("ship", conn=conn)
-        try_to("after")
+            app.start_chain("ship")
+        with job.complete():
+            ship(1)
+        app.start_chain("ship")
+        if job.input:
+            raise RuntimeError("too late")
 
-    @contextmanager
-    def elsewhere() -> Iterator[None]:
-        yield
-
-    for around, committed in ((elsewhere, True), (undone, False)):
-        refused.clear()
-        with around():
-            before = chains(app)
-            chain = app.start_chain(pay)
-            assert app.drain(types=["pay"]) == 1
-            assert found(app.get_chain(chain.id)).status == "completed"
-            assert refused == ["prepare", "complete", "after"]
-            assert chains(app) == before + 4
-        assert chains(app) == 4, committed
+    failing, good = app.start_chain(pay, True), app.start_chain(pay, False)
+    assert app.drain(types=["pay"]) == 2
+    assert found(app.get_chain(failing)).status == "failed"
+    assert found(app.get_chain(good)).status == "completed"
+    # What the failing one prepared, and all of the good one.
+    assert len(app.list_chains(types=["ship"]).items) == 1 + 3
+    assert orders() == {1: "new"}
+    with atomic():
+        ship(2)
+    assert len(app.list_chains(types=["ship"]).items) == 5
 
 
 def test_complete_inside_atomic_is_one_transaction_that_ends_with_the_handler(app: Queuert) -> None:

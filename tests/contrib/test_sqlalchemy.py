@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from support import eventually, found
 from support.postgres import closed_by_the_server
 
-from queuert import Queuert, RunningJob
+from queuert import NewChain, Queuert, RunningJob, current_job
 from queuert.contrib.sqlalchemy import SQLAlchemyProvider
 from queuert.errors import (
     DatabaseUnavailableError,
@@ -757,3 +757,84 @@ def test_connections_that_died_in_the_pool_are_replaced(use: str, request: pytes
                 app.start_chain("ship", conn=conn)
         assert chains(app) == 1
     engine.dispose()
+
+
+# The session that an application shares
+
+
+def chain_ids(app: Queuert) -> set[str]:
+    """All chains, seen from outside of any session."""
+    with closing(_connection(app)) as conn:
+        return {str(row[0]) for row in conn.execute(sa.text("SELECT id FROM queuert_job"))}
+
+
+def _connection(app: Queuert) -> sa.Connection:
+    engine: sa.Engine = app._database._engine  # type: ignore[attr-defined]
+    return engine.connect()
+
+
+def test_a_call_joins_the_shared_sessions_open_transaction(shared_engine: sa.Engine) -> None:
+    scoped = scoped_session(sessionmaker(shared_engine))
+    app = make_app(shared_engine, session=scoped)
+    app.migrate()
+    Base.metadata.create_all(shared_engine)
+    alone = app.start_chain("ship")  # nothing is open: it commits by itself
+    assert chain_ids(app) == {alone.id}
+    for commits in (False, True):
+        scoped.add(Order(id=1))
+        scoped.flush()
+        chain = app.start_chain("ship")
+        app.start_chains([NewChain("ship", after=60)])
+        assert app.get_chain(chain) is not None  # seen where it was made
+        with app.complete_chain(chain) as tail:
+            tail.finish("by hand")
+        scoped.commit() if commits else scoped.rollback()
+        assert len(chain_ids(app)) == (3 if commits else 1)
+    with suppress(ZeroDivisionError), scoped.begin():
+        app.start_chain("ship")
+        raise ZeroDivisionError
+    assert len(chain_ids(app)) == 3
+    assert {found(app.get_chain(i)).status for i in chain_ids(app)} == {"pending", "completed"}
+    scoped.remove()
+    app.close()
+
+
+def test_a_service_works_in_a_view_and_in_a_handler(shared_engine: sa.Engine) -> None:
+    scoped = scoped_session(sessionmaker(shared_engine))
+    app = make_app(shared_engine, session=scoped)
+    app.migrate()
+    Base.metadata.create_all(shared_engine)
+
+    def ship(order: int) -> None:
+        """Of the application: it knows of no connection."""
+        scoped.add(Order(id=order))
+        app.start_chain("ship")
+
+    @app.task(max_attempts=1)
+    def pay(order: int, fail: bool) -> None:
+        with found(current_job()).complete():
+            ship(order)
+        if fail:
+            raise RuntimeError("too late")
+
+    @app.task
+    def untidy() -> None:
+        scoped.execute(sa.text("SELECT 1"))  # and the session is left open
+
+    with app.worker():
+        app.result(untidy.start(), timeout=20)
+        app.result(pay.start(1, False), timeout=20)
+        failing = app.wait_for(pay.start(2, True), timeout=20, raise_on_failure=False)
+        app.result(untidy.start(), timeout=20)
+    assert failing.status == "failed"
+    ship(3)
+    scoped.commit()
+    assert [order.id for order in scoped.scalars(sa.select(Order).order_by(Order.id))] == [1, 3]
+    scoped.remove()
+    assert len(app.list_chains(types=["ship"]).items) == 2
+    app.close()
+
+
+def test_a_shared_session_must_be_a_scoped_one(shared_engine: sa.Engine) -> None:
+    with pytest.raises(TypeError, match="scoped_session"):
+        SQLAlchemyProvider(shared_engine, session=sessionmaker(shared_engine))  # type: ignore[arg-type]

@@ -152,6 +152,10 @@ class OnDjango(Database):
         with self.inside_users_block(), transaction.atomic(using=self.alias):
             yield self._joined(wrapper)
 
+    def ambient(self) -> object | None:
+        """Inside a block of ours, which is on Django's own connection, a service works as it does in a view."""
+        return self.alias if self.in_block or self.in_users_block else None
+
     def _refuse_inside_block(self) -> None:
         try:
             super()._refuse_inside_block()

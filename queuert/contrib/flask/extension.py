@@ -30,8 +30,8 @@ class FlaskQueuert(Queuert):
 
     Types and schedules are defined once, for all applications; `start_chain` and everything else works on the current one.
 
-    `db` is a Flask-SQLAlchemy object: the chains are then in its database, `conn=db.session` starts them in the session's
-    transaction, and inside `with job.complete():` of a handler `db.session` is the completing transaction.
+    `db` is a Flask-SQLAlchemy object: the chains are then in its database, a call takes part in the transaction of `db.session`
+    if one is open, and inside `with job.complete():` of a handler `db.session` is the completing transaction.
     """
 
     def __init__(self, app: Flask | None = None, *, db: Any = None) -> None:
@@ -113,7 +113,7 @@ def _target(app: Flask, db: Any) -> object:
     from queuert.contrib.sqlalchemy import SQLAlchemyProvider  # an extra of its own
 
     with app.app_context():
-        return SQLAlchemyProvider(db.engine, session_factory=db.session)
+        return SQLAlchemyProvider(db.engine, session=db.session)
 
 
 def _options(app: Flask) -> dict[str, Any]:

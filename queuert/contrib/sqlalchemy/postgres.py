@@ -16,9 +16,11 @@ import psycopg
 from psycopg import pq
 from sqlalchemy import exc
 from sqlalchemy.engine import Engine
+from sqlalchemy.orm import scoped_session
 
 from queuert.contrib.sqlalchemy.loans import SessionFactory, connection_loan, session_loan
 from queuert.contrib.sqlalchemy.provider import available, flushed, hooks_for, let_go_of_pool
+from queuert.contrib.sqlalchemy.shared import SharedSession
 from queuert.errors import DatabaseUnavailableError, TransactionMisuseError
 from queuert.hooks import Hooks
 from queuert.postgres.database import PostgresDatabase
@@ -42,12 +44,14 @@ class LentPostgresSession(BlockSession):
 class EnginePostgres(PostgresDatabase):
     """Borrows from the engine's pool instead of one of our own."""
 
-    def __init__(self, engine: Engine, factory: SessionFactory | None) -> None:
+    def __init__(self, engine: Engine, factory: SessionFactory | None, session: scoped_session[Any] | None = None) -> None:
         super().__init__(_url(engine))
         self._engine = engine
         # Connections that workers may use at a time.
         self._needed = 0
         self._factory = factory
+        self._shared = SharedSession(session, engine)
+        self.around_attempt = self._shared.around_attempt
 
     def __repr__(self) -> str:
         return f"EnginePostgres({self._engine!r})"
@@ -113,6 +117,9 @@ class EnginePostgres(PostgresDatabase):
                 raise
         else:
             loans.__exit__(None, None, None)
+
+    def ambient(self) -> object | None:
+        return self._shared.in_transaction()
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> PostgresSession:
         raw = unwrap(conn, reading=reading)

@@ -16,6 +16,7 @@ from sqlalchemy.pool import Pool, SingletonThreadPool, StaticPool
 
 from queuert.contrib.sqlalchemy.hooks import hooks_of
 from queuert.contrib.sqlalchemy.loans import ConnectionLoan, SessionFactory, SessionLoan, connection_loan, session_loan
+from queuert.contrib.sqlalchemy.shared import SharedSession
 from queuert.errors import DatabaseUnavailableError, UnsupportedDatabaseError
 from queuert.hooks import Hooks
 from queuert.sqlite.borrowed import BorrowedSqlite, LentSession, SqliteLoan, path_of, refuse_shared
@@ -35,7 +36,12 @@ class SQLAlchemyProvider(Provider):
         app = Queuert(SQLAlchemyProvider(engine))
 
     With a `session_factory` (a `sessionmaker`, a `scoped_session`, or a function) the blocks of the library, such as
-    `with job.complete() as session`, give an ORM session in the block's transaction; without one, the driver's connection. On
+    `with job.complete() as session`, give an ORM session in the block's transaction; without one, the driver's connection.
+
+    With a `session` (a `scoped_session`) a call without `conn=` takes part in that session's transaction if one is open on this
+    thread; otherwise it commits by itself. It is the `session_factory` too, unless another one is given.
+
+    On
     SQLite the engine's connections get what the library needs (foreign keys, WAL, a transaction around savepoints), unless
     `configure_connections=False`. The engine stays yours: `app.close()` does not dispose of it.
     """
@@ -45,6 +51,7 @@ class SQLAlchemyProvider(Provider):
         engine: Engine,
         *,
         session_factory: SessionFactory | None = None,
+        session: scoped_session[Any] | None = None,
         configure_connections: bool = True,
     ) -> None:
         if hasattr(engine, "sync_engine"):
@@ -53,9 +60,12 @@ class SQLAlchemyProvider(Provider):
             raise TypeError(f"SQLAlchemyProvider takes a sqlalchemy Engine, not {type(engine).__name__}.")
         if session_factory is not None and not callable(session_factory):
             raise TypeError(f"session_factory must be a sessionmaker or another callable, not {session_factory!r}.")
+        if session is not None and not isinstance(session, scoped_session):
+            raise TypeError(f"session must be a scoped_session, not {type(session).__name__}.")
         _check_driver(engine)
         self.engine = engine
-        self.session_factory = session_factory
+        self.session = session
+        self.session_factory = session if session_factory is None else session_factory
         self._configure = configure_connections
 
     def __repr__(self) -> str:
@@ -65,10 +75,11 @@ class SQLAlchemyProvider(Provider):
         if self.engine.dialect.name == "postgresql":
             from queuert.contrib.sqlalchemy.postgres import EnginePostgres  # psycopg is an extra
 
-            return EnginePostgres(self.engine, self.session_factory)
+            return EnginePostgres(self.engine, self.session_factory, self.session)
         database = EngineSqlite(
             self.engine,
             self.session_factory,
+            self.session,
             busy_timeout=busy_timeout,
             check_foreign_keys=check_foreign_keys,
         )
@@ -83,7 +94,13 @@ class EngineSqlite(BorrowedSqlite):
     """SQLite on an engine's connections."""
 
     def __init__(
-        self, engine: Engine, factory: SessionFactory | None, *, busy_timeout: float, check_foreign_keys: bool
+        self,
+        engine: Engine,
+        factory: SessionFactory | None,
+        session: scoped_session[Any] | None,
+        *,
+        busy_timeout: float,
+        check_foreign_keys: bool,
     ) -> None:
         path = _sqlite_path(engine)
         super().__init__(path, busy_timeout=busy_timeout, check_foreign_keys=check_foreign_keys)
@@ -94,12 +111,17 @@ class EngineSqlite(BorrowedSqlite):
             )
         self._engine = engine
         self._factory = factory
+        self._shared = SharedSession(session, engine)
+        self.around_attempt = self._shared.around_attempt
         self._records: weakref.WeakSet[Any] = weakref.WeakSet()
         """The pool's entries for connections that it opened."""
         self._old_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"EngineSqlite({self._engine!r})"
+
+    def ambient(self) -> object | None:
+        return self._shared.in_transaction()
 
     def join(self, conn: object, *, reading: bool = False, hooks: Hooks | None = None) -> SqliteSession:
         raw = unwrap(conn, reading=reading)
