@@ -12,6 +12,7 @@ from queuert.dashboard.showing import jsonable
 from queuert.dashboard.visit import Visit
 from queuert.model import Pause, WorkerInfo
 
+PARTS: Final = 12  # of five minutes
 STATES: Final = ("pending", "running", "blocked", "failed", "completed", "cancelled")
 
 
@@ -24,6 +25,8 @@ class Standing:
     schedules: list[PeriodicStatus]
     pauses: list[Pause]
     workers: list[WorkerInfo]
+    # What was completed and what failed in each five minutes of the last hour, the oldest first.
+    pace: list[tuple[int, int]]
 
 
 def read_standing(visit: Visit) -> Standing:
@@ -34,7 +37,9 @@ def read_standing(visit: Visit) -> Standing:
 def _read(visit: Visit) -> Standing:
     context = visit.context
     now = context.read(None, context.repository.clock)
-    return Standing(now, visit.app.stats(), read_schedules(visit), visit.app.pauses(), visit.app.workers())
+    ages = context.read(None, context.repository.rates_by_age)
+    pace = [ages.get(age, (0, 0)) for age in reversed(range(PARTS))]
+    return Standing(now, visit.app.stats(), read_schedules(visit), visit.app.pauses(), visit.app.workers(), pace)
 
 
 def read_schedules(visit: Visit) -> list[PeriodicStatus]:
@@ -51,6 +56,7 @@ def standing_json(standing: Standing) -> dict[str, Any]:
         "schedules": jsonable(standing.schedules),
         "pauses": jsonable(standing.pauses),
         "workers": jsonable(standing.workers),
+        "pace": [{"completed": completed, "failed": failed} for completed, failed in standing.pace],
     }
 
 

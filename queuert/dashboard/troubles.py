@@ -127,7 +127,7 @@ def _stranded(standing: Standing) -> Iterator[Trouble]:
             "bad",
             f"{_jobs(number)} {_wait(number)} for chains that failed or were cancelled",
             "They stay blocked until those chains are retried and complete, or are cancelled themselves.",
-            (Repair("Show what is blocked", ("jobs",), {"status": "blocked", "order": "asc"}),),
+            (Repair("Show them", ("jobs",), {"id": standing.stats.stranded_jobs, "order": "asc"}),),
         )
 
 

@@ -112,6 +112,10 @@ class AttendanceRepository(ABC):
         rows = self._run(session, "count_backing_off", types=self._list(types), limit=self._limit(limit))
         return {row[0]: int(row[1]) for row in rows}
 
+    def rates_by_age(self, session: Session) -> dict[int, tuple[int, int]]:
+        """What was completed and what failed in each five minutes of the last hour, by how many of those ago that was."""
+        return {max(0, row[0]): (row[1], row[2]) for row in self._run(session, "rates_by_age")}
+
     def list_rates(self, session: Session, types: Sequence[str]) -> dict[str, tuple[int, int, int, int]]:
         """By type: completed and failed in the last minute, completed and failed in the last hour."""
         rows = self._run(session, "list_rates", types=self._list(types))

@@ -219,3 +219,33 @@ def test_metrics_are_served_as_prometheus_reads_them(shop: Shop, browser: Browse
     assert answer.status_code == 200
     assert answer.mimetype == "text/plain"
     assert 'queuert_jobs{status="failed",type="charge"} 1.0' in answer.text
+
+
+def test_a_job_that_does_not_run_says_why(shop: Shop, browser: Browser) -> None:
+    blocker = shop.failed()
+    waiting = shop.app.start_chain("mail", None, blockers=[blocker])
+    for path in (f"/chains/{waiting.id}", f"/jobs/{waiting.id}"):
+        page = browser.get(path).text
+        assert "Why it does not run" in page
+        reasons = browser.get(f"/api{path}").get_json()["why"]["reasons"]
+        assert reasons[0]["code"] == "stranded"
+        assert reasons[0]["ids"] == [blocker.id]
+    assert "Why it does not run" not in browser.get(f"/chains/{blocker.id}").text
+
+
+def test_what_waits_is_told_apart_and_what_was_done_is_counted(shop: Shop) -> None:
+    shop.app.start_chain("mail", None, after=3600)
+    with shop.app.worker() as worker:
+        chains = [shop.app.start_chain("charge", {}) for _ in range(3)]
+        for chain in chains:
+            shop.app.wait_for(chain, timeout=20)
+        worker.stop()
+    browser = Browser(create_app(shop.app))
+    page = browser.get("/").text
+    tiles = dict(reversed(pair) for pair in re.findall(r'<span class="n">([^<]+)</span><span>([^<]+)</span>', page))
+    assert (tiles["scheduled"], tiles["ready"], tiles["backing off"], tiles["completed"]) == ("1", "0", "0", "3")
+    overview = browser.get("/api/overview").get_json()
+    assert len(overview["pace"]) == 12
+    kinds = {kind["name"]: kind for kind in browser.get("/api/types").get_json()["items"]}
+    assert sum(part["completed"] for part in overview["pace"]) == kinds["charge"]["rates"]["hour"]["completed"] == 3
+    assert kinds["charge"]["failure_share"] == 0

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from werkzeug.wrappers import Response
 
+from queuert.chains.why import Why
 from queuert.dashboard.done import done_text
 from queuert.dashboard.filters import read_filters
 from queuert.dashboard.graph import Graph, draw_graph
-from queuert.dashboard.showing import ALONE, shown_attempt, shown_chain, shown_entry, shown_job
+from queuert.dashboard.showing import ALONE, jsonable, shown_attempt, shown_chain, shown_entry, shown_job
 from queuert.dashboard.visit import Visit
 from queuert.dashboard.waterfall import Bar, Waterfall, bars_of, draw_waterfall
 from queuert.errors import ChainNotFoundError
@@ -33,6 +34,7 @@ class Whole:
     blocked: list[Job]
     older: str | None
     more_blocked: bool
+    why: Why
 
     @property
     def tail(self) -> Job:
@@ -65,6 +67,7 @@ def read_chain(visit: Visit, id: str, cursor: str = "") -> Whole:
         blocked.items,
         page.next_cursor,
         blocked.next_cursor is not None,
+        app.why(jobs[-1].id),
     )
 
 
@@ -76,6 +79,7 @@ def show(visit: Visit, id: str) -> Response:
     return visit.page(
         "chain.html",
         whole=whole,
+        why=whole.why,
         chain=whole.chain,
         shown=shown_chain(visit, whole.chain, most=ALONE),
         jobs=[(job, shown_job(visit, job, most=ALONE)) for job in whole.jobs],
@@ -112,6 +116,7 @@ def chain_json(visit: Visit, whole: Whole) -> dict[str, Any]:
         ],
         "timeline": [shown_entry(visit, whole.tail.type_name, entry) for entry in whole.timeline],
         "blocks": [shown_job(visit, job) for job in whole.blocked],
+        "why": jsonable(whole.why),
         "next_cursor": whole.older,
     }
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from werkzeug.wrappers import Response
 
+from queuert.chains.why import Why
 from queuert.dashboard.done import done_text
-from queuert.dashboard.showing import ALONE, shown_attempt, shown_chain, shown_entry, shown_job
+from queuert.dashboard.showing import ALONE, jsonable, shown_attempt, shown_chain, shown_entry, shown_job
 from queuert.dashboard.visit import Visit
 from queuert.dashboard.waterfall import bars_of, draw_waterfall
 from queuert.errors import JobNotFoundError
@@ -27,6 +28,7 @@ class Whole:
     attempts: list[Attempt]
     timeline: list[TimelineEntry]
     blockers: list[Chain]
+    why: Why
 
 
 def read_job(visit: Visit, id: str) -> Whole:
@@ -36,7 +38,7 @@ def read_job(visit: Visit, id: str) -> Whole:
         raise JobNotFoundError(id)
     blockers = app.get_job_blockers(job.id) if job.blocker_count else []
     timeline = app.timeline(job.id)
-    return Whole(job, app.get_chain(job.chain_id), app.attempts(job.id), timeline, blockers)
+    return Whole(job, app.get_chain(job.chain_id), app.attempts(job.id), timeline, blockers, app.why(job.id))
 
 
 def show(visit: Visit, id: str) -> Response:
@@ -47,6 +49,7 @@ def show(visit: Visit, id: str) -> Response:
     return visit.page(
         "job.html",
         whole=whole,
+        why=whole.why,
         job=job,
         shown=shown_job(visit, job, most=ALONE),
         attempts=[shown_attempt(visit, job.type_name, attempt) for attempt in whole.attempts[-ATTEMPTS:]],
@@ -67,5 +70,6 @@ def job_json(visit: Visit, whole: Whole) -> dict[str, Any]:
         "chain": None if whole.chain is None else shown_chain(visit, whole.chain),
         "attempts": [shown_attempt(visit, name, attempt) for attempt in whole.attempts],
         "timeline": [shown_entry(visit, name, entry) for entry in whole.timeline],
+        "why": jsonable(whole.why),
         "blockers": [shown_chain(visit, blocker) for blocker in whole.blockers],
     }

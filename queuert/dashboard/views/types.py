@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from werkzeug.wrappers import Response
 
+from queuert.chains.pace import TypeRates
 from queuert.dashboard.done import done_text
 from queuert.dashboard.showing import jsonable
 from queuert.dashboard.standing import read_schedules, read_standing, read_types
@@ -31,6 +32,13 @@ class Kind:
     p95: float | None
     sample: int
     pause: Pause | None
+    rates: TypeRates
+
+    @property
+    def failure_share(self) -> float | None:
+        """Of the attempts of the last hour, how many failed."""
+        hour = self.rates.hour
+        return hour.failed / (hour.completed + hour.failed) if hour.completed + hour.failed else None
 
 
 def read_kinds(visit: Visit) -> list[Kind]:
@@ -52,6 +60,7 @@ def read_kinds(visit: Visit) -> list[Kind]:
                 quantile(durations, 0.95),
                 len(durations),
                 pauses.get(name),
+                stats.rates.get(name) or TypeRates(),
             )
         )
     return found
@@ -105,6 +114,8 @@ def kinds_json(kinds: list[Kind]) -> list[dict[str, Any]]:
             "capped": sorted(kind.capped),
             "max_attempts": kind.max_attempts,
             "pause": jsonable(kind.pause),
+            "rates": jsonable(kind.rates),
+            "failure_share": kind.failure_share,
             "seconds": {"p50": kind.p50, "p95": kind.p95, "sample": kind.sample},
         }
         for kind in kinds

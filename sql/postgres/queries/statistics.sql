@@ -301,3 +301,11 @@ SELECT
 FROM {worker_rate} r
 WHERE r.type_name = ANY (:types::text[])
 GROUP BY r.type_name;
+
+-- name: rates_by_age
+-- params:
+-- What workers have completed and what failed in each five minutes of the last hour, counted back from now.
+SELECT floor(extract(epoch FROM {now} - r.at) / 300)::integer AS age, sum(r.completed)::bigint, sum(r.failed)::bigint
+FROM {worker_rate} r
+WHERE r.part > 0 AND r.at > {now - 3600 seconds}
+GROUP BY age;

@@ -313,3 +313,11 @@ SELECT
 FROM {worker_rate} r
 WHERE r.type_name IN (SELECT t.value FROM json_each(:types) t)
 GROUP BY r.type_name;
+
+-- name: rates_by_age
+-- params:
+-- What workers have completed and what failed in each five minutes of the last hour, counted back from now.
+SELECT CAST((julianday({now}) - julianday(r.at)) * 288 AS INTEGER) AS age, sum(r.completed), sum(r.failed)
+FROM {worker_rate} r
+WHERE r.part > 0 AND r.at > {now - 3600 seconds}
+GROUP BY age;
