@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from support import eventually
 
-from queuert import Backoff, NewChain, Queuert, Retention, RunningJob
+from queuert import Backoff, Dedup, NewChain, Queuert, Retention, RunningJob
 from queuert.cli import main
 
 
@@ -417,6 +417,36 @@ def test_payloads_are_raw_without_the_application(shop: Shop, run: Run) -> None:
     assert chain["output"] == {"shipped": 1}
 
 
+def test_what_no_index_serves_is_looked_for(shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ids(command: str, *options: str) -> list[str]:
+        return [each["id"] for each in run(command, "--url", shop.url, "--json", *options).json["items"]]
+
+    keyed = shop.app.start_chain("mail", {"order": 9}, dedup=Dedup("order-9")).id
+    for command in ("jobs", "chains"):
+        assert ids(command, "--stranded") == [shop.stranded]
+        assert ids(command, "--key", "order-9") == [keyed]
+        assert ids(command, "--input", "order=2") == [shop.failed]
+        assert ids(command, "--input", "order=2", "--type", "mail") == []
+        assert ids(command, "--input", "nothing.there=2") == []
+        assert ids(command, "--worker", "nobody") == []
+    job = shop.app.get_job(shop.completed)
+    assert job is not None
+    assert shop.completed in ids("jobs", "--worker", str(job.completed_by))
+    assert shop.completed in ids("chains", "--worker", str(job.completed_by))
+    assert run("jobs", "--url", shop.url, "--stranded", "--status", "failed").code == 2
+    assert run("jobs", "--url", shop.url, "--input", "nonsense").code == 2
+    monkeypatch.setattr("queuert.cli.choosing.FURTHEST", 2)
+    short = run("jobs", "--url", shop.url, "--input", "order=1", "--json").json
+    assert (short["items"], short["looked_at"], short["complete"]) == ([], 2, False)
+    assert "Looked at 2 jobs" in run("jobs", "--url", shop.url, "--input", "order=1").out
+
+
+def test_what_is_stranded_or_keyed_can_be_acted_on(shop: Shop, run: Run) -> None:
+    done = run("cancel", "--stranded", "--yes", "--json", "--url", shop.url)
+    assert (done.code, done.json["ids"]) == (0, [shop.stranded])
+    assert run("retry", "--input", "order=2", "--yes", "--json", "--url", shop.url).json["ids"] == [shop.failed]
+
+
 # show
 
 
@@ -680,6 +710,25 @@ def test_acts_refuse_states_they_are_not_for(shop: Shop, run: Run) -> None:
     assert "failed, cancelled" in result.err
     assert run("delete", "--url", shop.url).code == 2
     assert run("delete", shop.failed, "--status", "failed", "--url", shop.url).code == 2
+
+
+# why
+
+
+def test_why_says_what_a_job_waits_for(shop: Shop, run: Run) -> None:
+    def codes(identity: str) -> list[str]:
+        return [reason["code"] for reason in run("why", identity, "--url", shop.url, "--json").json["reasons"]]
+
+    assert codes(shop.stranded[-8:])[0] == "stranded"
+    assert "not_due" in codes(shop.scheduled)
+    assert "no_worker" in codes(shop.ready)
+    assert codes(shop.completed) == ["closed"]
+    shop.app.pause("mail", reason="bank down")
+    assert "paused" in codes(shop.ready)
+    text = run("why", shop.stranded, "--url", shop.url).out
+    assert f"invoice {shop.stranded} is blocked" in text
+    assert "stranded: " in text
+    assert shop.failed in text
 
 
 # workers

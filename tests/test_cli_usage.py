@@ -473,16 +473,64 @@ def failed_url(sqlite_path: Path) -> str:
     return url
 
 
+class Small(Terminal):
+    """A terminal of 80 columns and 24 lines, with what stands on it."""
+
+    def __init__(self, *argv: str) -> None:
+        pyte = pytest.importorskip("pyte")
+        super().__init__(*argv, COLUMNS="80", LINES="24")
+        self._screen = pyte.Screen(80, 24)
+        self._stream = pyte.ByteStream(self._screen)
+        self._fed = 0
+
+    @property
+    def lines(self) -> list[str]:
+        self.shows("")
+        self._stream.feed(self.screen[self._fed :])
+        self._fed = len(self.screen)
+        return [line.rstrip() for line in self._screen.display]
+
+    def has(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
+
+
 def test_top_refreshes_until_q(failed_url: str) -> None:
-    with Terminal("top", "--url", failed_url, "--interval", "0.1") as terminal:
-        eventually(lambda: terminal.shows("CARD:DECLINED"))
+    with Small("top", "--url", failed_url, "--interval", "0.1") as terminal:
+        eventually(lambda: terminal.has("> refuse"))
+        assert terminal.has("0 workers")
         with Queuert(failed_url) as app:
             app.declare("arrives-later")
             app.start_chain("arrives-later")
-        eventually(lambda: terminal.shows("arrives-later"))
+        eventually(lambda: terminal.has("arrives-later"))
+        assert terminal.has("failed 1")
         terminal.type(b"xq")
         assert terminal.process.wait(10) == 0
         eventually(lambda: terminal.shows("\x1b[?1049l"))  # the screen that was there before is back
+
+
+def test_top_pauses_looks_and_scrolls(failed_url: str) -> None:
+    with Queuert(failed_url) as app, Small("top", "--url", failed_url, "--interval", "0.1") as terminal:
+        eventually(lambda: terminal.has("> refuse"))
+        terminal.type(b"p")
+        eventually(lambda: [pause.type_name for pause in app.pauses()] == ["refuse"])
+        eventually(lambda: any("> refuse" in line and "paused" in line for line in terminal.lines))
+        terminal.type(b"p")
+        eventually(lambda: app.pauses() == [])
+        terminal.type(b"\n")
+        eventually(lambda: terminal.has("What waits, what is stuck"))
+        eventually(lambda: terminal.has("lines above") or terminal.has("below"))
+        terminal.type(b"jjjjjjjjjjjjjjjjjjjjjjjjjjjjjj")
+        eventually(lambda: terminal.has("CARD:DECLINED"))
+        terminal.type(b"\x7f")
+        eventually(lambda: terminal.has("> refuse"))
+        for number in range(40):
+            app.declare(f"type-{number:02d}")
+            app.start_chain(f"type-{number:02d}")
+        eventually(lambda: terminal.has("below"))
+        assert len(terminal.lines) == 24
+        terminal.type(b"j" * 41)
+        eventually(lambda: terminal.has("> type-") or terminal.has("> refuse"))
+        eventually(lambda: terminal.has("lines above, 0 below"), 20)
 
 
 def test_tail_tells_what_happens(failed_url: str) -> None:
@@ -538,7 +586,7 @@ def test_tail_tells_what_happens(failed_url: str) -> None:
 
 def test_top_ends_at_ctrl_c(failed_url: str) -> None:
     with Terminal("top", "--url", failed_url, "--interval", "60") as terminal:
-        eventually(lambda: terminal.shows("CARD:DECLINED"))
+        eventually(lambda: terminal.shows("refuse"))
         terminal.process.send_signal(2)
         assert terminal.process.wait(10) == 0
 

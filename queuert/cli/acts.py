@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuert import Chain, Job, Queuert, QueuertError, Status
+from queuert.cli.choosing import prepare
 from queuert.cli.exits import INTERRUPTED, OK, REFUSED, CommandError, UsageError
 from queuert.cli.ids import find_job
 from queuert.cli.listing import add_filters, chosen_filters, draw_jobs, every_job
@@ -159,6 +160,8 @@ def _resolve(app: Queuert, act: Act, identity: str) -> str:
 def _act_on_chosen(app: Queuert, act: Act, args: argparse.Namespace, out: Output) -> int:
     allowed = (*act.statuses, *act.also)
     failed_since = getattr(args, "failed_since", None)
+    if args.stranded:
+        prepare(args)
     if args.status is None:
         args.status = [Status.FAILED] if failed_since is not None else list(act.statuses)
     if wrong := [status.value for status in args.status if status not in allowed]:

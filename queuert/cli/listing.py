@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from queuert import Chain, Job, Page, Queuert, Status
 from queuert.chains.read import MAX_LIMIT
+from queuert.cli.choosing import NAMES, Chooser, add_choices, is_choosy, prepare
 from queuert.cli.exits import OK, UsageError
 from queuert.cli.ids import find_job
 from queuert.cli.loading import open_app
@@ -15,8 +17,10 @@ from queuert.cli.output import Cell, Output, one_line, status_cell
 from queuert.cli.parser import add_command, names, positive
 from queuert.cli.values import as_json, brief, moment
 
+T = TypeVar("T", Job, Chain)
+
 ERROR_WIDTH: Final = 60
-FILTERS: Final = ("status", "type", "chain_type", "error_code", "since", "until")
+FILTERS: Final = ("status", "type", "chain_type", "error_code", "since", "until", *NAMES)
 STATUS_HELP: Final = f"only in these states: {', '.join(status.value for status in Status)}"
 
 
@@ -48,6 +52,7 @@ def add(commands: Any) -> None:
     chains.add_argument("--status", type=statuses, metavar="A,B", help=STATUS_HELP)
     chains.add_argument("--type", type=names, metavar="A,B", help="only chains of these types")
     chains.add_argument("--error-code", metavar="CODE", help="only those whose newest job carries this error (or TIMEOUT:)")
+    add_choices(chains)
     chains.add_argument("--root-only", action="store_true", help="only chains that no job waited for")
     _add_times(chains)
     _add_paging(chains)
@@ -60,6 +65,7 @@ def add_filters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--type", type=names, metavar="A,B", help="only jobs of these types")
     command.add_argument("--chain-type", type=names, metavar="A,B", help="only jobs of chains of these types")
     command.add_argument("--error-code", metavar="CODE", help="only jobs that carry this error (or TIMEOUT: for a category)")
+    add_choices(command)
     _add_times(command)
 
 
@@ -91,6 +97,11 @@ def run_jobs(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
         chains = None if args.chain is None else [find_job(app, identity).chain_id for identity in args.chain]
+        if is_choosy(args):
+            prepare(args)
+            chooser = Chooser(app, args)
+            jobs = chooser.jobs(_every(lambda cursor: jobs_page(app, args, cursor, MAX_LIMIT, chain_ids=chains)))
+            return _chosen(out, app, args, chooser, list(islice(jobs, _limit(args))), draw_jobs, "job")
         page = jobs_page(app, args, args.cursor, _limit(args), chain_ids=chains)
         if args.json:
             out.items([as_json(app, job) for job in page.items], page.next_cursor)
@@ -103,6 +114,11 @@ def run_jobs(args: argparse.Namespace) -> int:
 def run_chains(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
+        if is_choosy(args):
+            prepare(args)
+            chooser = Chooser(app, args)
+            found = chooser.chains(_pages(lambda cursor: _chains_page(app, args, cursor, MAX_LIMIT)))
+            return _chosen(out, app, args, chooser, list(islice(found, _limit(args))), draw_chains, "chain")
         page = _chains_page(app, args, args.cursor, _limit(args))
         if args.json:
             out.items([as_json(app, chain) for chain in page.items], page.next_cursor)
@@ -151,13 +167,45 @@ def _limit(args: argparse.Namespace) -> int:
 
 def every_job(app: Queuert, args: argparse.Namespace) -> Iterator[Job]:
     """All jobs that the filters choose."""
+    jobs = _every(lambda cursor: jobs_page(app, args, cursor, MAX_LIMIT))
+    if not is_choosy(args):
+        return jobs
+    return Chooser(app, args).jobs(jobs)
+
+
+def _pages(read: Callable[[str | None], Page[T]]) -> Iterator[list[T]]:
     cursor: str | None = None
     while True:
-        page = jobs_page(app, args, cursor, MAX_LIMIT)
-        yield from page.items
+        page = read(cursor)
+        yield page.items
         cursor = page.next_cursor
         if cursor is None:
             return
+
+
+def _every(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
+    for page in _pages(read):
+        yield from page
+
+
+def _chosen(
+    out: Output,
+    app: Queuert,
+    args: argparse.Namespace,
+    chooser: Chooser,
+    found: list[T],
+    draw: Callable[[Output, list[T]], None],
+    what: str,
+) -> int:
+    if args.cursor is not None:
+        raise UsageError("--cursor does not go with these filters: narrow them with --since and --until.")
+    if args.json:
+        out.items([as_json(app, each) for each in found], looked_at=chooser.looked_at, complete=not chooser.stopped)
+        return OK
+    draw(out, found) if found else out.line(Cell(f"No {what} found.", "dim"))
+    if chooser.stopped:
+        out.line(Cell(f"Looked at {chooser.looked_at} {what}s, and not further: --since, --until, --type.", "yellow"))
+    return OK
 
 
 def draw_jobs(out: Output, jobs: list[Job]) -> None:

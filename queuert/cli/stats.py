@@ -80,6 +80,12 @@ def stats_json(stats: Stats, kept: dict[Status, Any]) -> dict[str, Any]:
         "capped": plain(stats.capped),
         "capped_by_type": plain(stats.capped_by_type),
         "stranded": stats.stranded,
+        "stranded_jobs": stats.stranded_jobs,
+        "ready": plain(stats.ready),
+        "scheduled": plain(stats.scheduled),
+        "retrying": plain(stats.retrying),
+        "rates": {name: {span: vars(getattr(each, span)) for span in ("minute", "hour")} for name, each in stats.rates.items()},
+        "eta_seconds": stats.eta_seconds,
         "oldest_ready_seconds": stats.oldest_ready_seconds,
         "oldest_running": None if stats.oldest_running is None else plain(stats.oldest_running._asdict()),
         "longest_running": [plain(running._asdict()) for running in stats.longest_running],
@@ -145,8 +151,14 @@ def _draw_states(out: Output, stats: Stats) -> None:
 def _draw_stuck(out: Output, stats: Stats) -> None:
     out.heading("What waits, what is stuck")
     ready = stats.oldest_ready_seconds
+    a_minute = sum(each.minute.completed + each.minute.failed for each in stats.rates.values())
+    eta = "" if stats.eta_seconds is None else f"; what is ready is done in {lasting(stats.eta_seconds)}"
+    plus = "+" if stats.capped_waiting else ""
+    numbers = {"ready": stats.ready, "scheduled": stats.scheduled, "backing off": stats.retrying}
     out.facts(
         [
+            ("pending", ", ".join(f"{sum(each.values())}{plus} {name}" for name, each in numbers.items())),
+            ("last minute", f"{a_minute} jobs ended{eta}"),
             ("oldest ready job", "none is waiting" if ready is None else f"has waited {lasting(ready)}"),
             ("stranded", Cell(_stranded(stats.stranded), "red" if stats.stranded else "")),
             ("running", None if stats.longest_running else "nothing"),
