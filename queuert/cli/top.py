@@ -244,7 +244,7 @@ def _trouble(found: Stats, name: str) -> tuple[float, ...]:
     """The worst first: what fails now, what has waited longest, what has failed."""
     rates = found.rates.get(name)
     failing = rates.minute.failed if rates is not None else 0
-    return (-failing, -found.oldest_ready.get(name, 0.0) // 10, -found.by_type.get(name, {}).get(Status.FAILED, 0))
+    return (-failing, -(found.oldest_ready.get(name, 0.0) // 10), -found.by_type.get(name, {}).get(Status.FAILED, 0))
 
 
 def _shown(number: int, capped: bool) -> str:
