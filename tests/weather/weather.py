@@ -98,6 +98,11 @@ class Weather:
             for passage in self._open:
                 passage.swallows = True
 
+    def retarget(self, url: str) -> None:
+        """From now on another server is behind it, as after a failover."""
+        self._server = conninfo_to_dict(url)
+        self.cut()
+
     def half_close(self) -> None:
         """The server's side ends; the client may still send."""
         with self._lock:
@@ -116,7 +121,12 @@ class Weather:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            passage = _Passage(client, self._connect(), self)
+            try:
+                server = self._connect()
+            except OSError:  # nobody is behind it just now
+                client.close()
+                continue
+            passage = _Passage(client, server, self)
             with self._lock:
                 self._open.append(passage)
             passage.start()
