@@ -11,6 +11,7 @@ The snippets of a file run in order, in one namespace and one directory, with Po
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -133,3 +134,16 @@ def test_links_lead_somewhere() -> None:
     for path in FILES:
         for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_the_ten_lines_are_a_program_that_runs_again_and_again(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(snippets(ROOT / "docs" / "getting-started.md")[0].code)
+    for _ in range(2):
+        ran = subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "a.png is 400 wide\n", "")
+    start = "import shop; print(shop.resize.start('b.png').id)"
+    subprocess.run([sys.executable, "-c", start], cwd=tmp_path, check=True)
+    worker = [sys.executable, "-m", "queuert", "worker", "shop:app", "--until-empty"]
+    subprocess.run(worker, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    with Queuert(f"sqlite:///{tmp_path}/shop.db") as app:
+        assert {chain.output for chain in app.list_chains()} == {"a.png is 400 wide", "b.png is 100 wide"}
