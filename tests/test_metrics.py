@@ -102,6 +102,10 @@ def test_a_schedule_that_nobody_runs_is_overdue(queue: Queuert) -> None:
     with queue.transaction() as tx:
         tx.execute(f"INSERT INTO queuert_singleton (name, next_run_at) VALUES ('queuert:periodic:nightly', '{late}')")
     assert read(Metrics(queue).text())["queuert_schedules_overdue", ()] == 1
+    with queue._context.database.block() as session:
+        facts = {"until": None, "reason": None, "actor": None}
+        queue._context.repository.pause(session, "schedule", ["nightly"], **facts)
+    assert read(Metrics(queue).text())["queuert_schedules_overdue", ()] == 0, "it is paused"
 
 
 def test_the_process_counts_what_it_does(queue: Queuert) -> None:

@@ -211,6 +211,10 @@ def test_a_worker_that_makes_no_sense(start: Start, options: list[str], says: st
 
 def test_all_types_but_some_until_nothing_is_ready(client: Queuert, start: Start, gate: Path) -> None:
     (left,) = hold(client, gate, 1)
+    client.pause("hold")
+    client.start_chain("pid")
+    assert start("tasks:app", "--until-empty").wait(30) == 0, "what is paused is not waited for"
+    client.resume("hold")
     chains = [client.start_chain("pid") for _ in range(5)]
     process = start("tasks:app", "-c", "2", "--exclude", "hold", "--until-empty")
     assert process.wait(30) == 0

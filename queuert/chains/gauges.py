@@ -61,8 +61,9 @@ def read_gauges(context: Context) -> Gauges:
 def overdue_schedules(context: Context, session: Session, grace: float) -> int:
     """Schedules that should have ticked more than `grace` seconds ago."""
     now = context.repository.clock(session)
+    paused = {pause.name for pause in context.repository.list_pauses(session, "schedule") if pause.lasts}
     late = 0
     for name, _, _, _, next_run_at in context.repository.list_singletons(session):
-        if name.startswith(PREFIX) and next_run_at is not None:
+        if name.startswith(PREFIX) and next_run_at is not None and name.removeprefix(PREFIX) not in paused:
             late += (now - next_run_at).total_seconds() > grace
     return late

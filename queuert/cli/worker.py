@@ -231,7 +231,9 @@ def _busy(app: Queuert, worker: Worker, types: list[str]) -> bool:
     if not worker.running:
         return True
     own = [job for job in app.list_jobs(types=types, statuses=["running"], limit=1_000).items if job.leased_by == worker.id]
-    due = context.read(None, lambda session: context.repository.next_due(session, types))
+    paused = {pause.type_name for pause in app.pauses()}
+    free = [] if None in paused else [name for name in types if name not in paused]
+    due = context.read(None, lambda session: context.repository.next_due(session, free)) if free else None
     return bool(own) or (due is not None and due <= 0)
 
 
