@@ -184,17 +184,29 @@ class Dedup:
 
 @dataclass(frozen=True)
 class Retention:
-    """How long closed chains are kept, counted from when they closed; None keeps them forever."""
+    """How long closed chains are kept, counted from when they closed, and how much of open ones; None keeps it forever."""
 
     completed: Duration | None = timedelta(days=30)
     failed: Duration | None = timedelta(days=90)
     cancelled: Duration | None = timedelta(days=30)
+    # Of a job that is tried again and again: how many of its last attempts, and of its last events, are kept.
+    attempts: int | None = 1_000
+    # Of a chain that goes on and on: how many of its last jobs are kept, beside the first.
+    open_chain_jobs: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("completed", "failed", "cancelled"):
             value = getattr(self, name)
             if value is not None:
                 seconds(value, f"Retention.{name}")
+        for name in ("attempts", "open_chain_jobs"):
+            number = getattr(self, name)
+            if number is None:
+                continue
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise TypeError(f"Retention.{name} must be a whole number or None, not {number!r}.")
+            if not 1 <= number <= 1_000_000_000:
+                raise ValueError(f"Retention.{name} must be at least 1, or None to keep all, not {number}.")
 
     def as_seconds(self) -> dict[str, float]:
         """The states that are cleaned up, with their age in seconds."""

@@ -172,13 +172,15 @@ class Reads:
 
     # History
 
-    def attempts(self, job_id: Id, *, conn: Any = None) -> list[Attempt]:
-        """The finished attempts of a job, oldest first."""
-        return self._history.attempts(job_id, conn)
+    def attempts(self, job_id: Id, *, limit: int | None = None, before: int | None = None, conn: Any = None) -> list[Attempt]:
+        """The finished attempts of a job, oldest first: all, or the last `limit` of those `before` an attempt's number."""
+        return self._history.attempts(job_id, conn, limit=limit, before=before)
 
-    def timeline(self, job_id: Id, *, conn: Any = None) -> list[TimelineEntry]:
-        """What happened to a job, in order."""
-        return self._history.timeline(job_id, conn)
+    def timeline(
+        self, job_id: Id, *, limit: int | None = None, before: int | None = None, conn: Any = None
+    ) -> list[TimelineEntry]:
+        """What happened to a job, in order: with a `limit`, by its last attempts, of those `before` an attempt's number."""
+        return self._history.timeline(job_id, conn, limit=limit, before=before)
 
     def why(self, job_id: Id, *, conn: Any = None) -> Why:
         """Why a job does not run, and until when: a sentence for each reason; JobNotFoundError if there is none."""

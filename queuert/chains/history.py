@@ -100,22 +100,28 @@ class History:
         self._context = context
         self._repository = context.repository
 
-    def attempts(self, id: object, conn: object | None) -> list[Attempt]:
+    def attempts(
+        self, id: object, conn: object | None, *, limit: int | None = None, before: int | None = None
+    ) -> list[Attempt]:
         identity = self._context.ids.check(id)
+        _check_page(limit, before)
 
         def work(session: Session) -> list[Attempt]:
             self._job(session, identity)
-            return self._repository.list_attempts(session, identity)
+            return self._repository.list_attempts(session, identity, before=before, limit=limit)
 
         return self._context.read(conn, work)
 
-    def timeline(self, id: object, conn: object | None) -> list[TimelineEntry]:
+    def timeline(
+        self, id: object, conn: object | None, *, limit: int | None = None, before: int | None = None
+    ) -> list[TimelineEntry]:
         identity = self._context.ids.check(id)
+        _check_page(limit, before)
 
         def work(session: Session) -> list[TimelineEntry]:
             job = self._job(session, identity)
-            attempts = self._repository.list_attempts(session, identity)
-            return _timeline(job, attempts, self._repository.list_events(session, identity))
+            attempts = self._repository.list_attempts(session, identity, before=before, limit=limit)
+            return _timeline(job, attempts, self._repository.list_events(session, identity, limit=limit))
 
         return self._context.read(conn, work)
 
@@ -228,6 +234,16 @@ class History:
                 by_attempt[name][attempt] += number
                 by_attempt[name][0] -= number
         return by_attempt
+
+
+def _check_page(limit: object, before: object) -> None:
+    for name, value in (("limit", limit), ("before", before)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number or None, not {value!r}.")
+        if not 1 <= value <= MAX_COUNT:
+            raise ValueError(f"{name} must be from 1 to {MAX_COUNT:,}, or None.")
 
 
 def _up_to(limit: int | None, number: int) -> int:

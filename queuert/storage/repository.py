@@ -32,6 +32,7 @@ from queuert.storage.records import (
     freed,
     iso,
 )
+from queuert.storage.upkeep import UpkeepRepository
 from queuert.storage.watching import WatchingRepository
 
 Item = Mapping[str, Any]
@@ -46,7 +47,7 @@ def dumps(items: Iterable[object]) -> str:
     return _encode(items if isinstance(items, (list, tuple)) else list(items)) if items else "[]"
 
 
-class Repository(AttendanceRepository, WatchingRepository):
+class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository):
     """The operations on the tables of one app."""
 
     # Whether one statement completes a group of jobs, so that it needs no transaction around it.
@@ -336,24 +337,6 @@ class Repository(AttendanceRepository, WatchingRepository):
         rows = self._run(session, "expired_chains", type_name=type_name, status=status, age=age, limit=limit, **position)
         return [(str(row[0]), self._rows.time(row[1]), bool(row[2])) for row in rows]
 
-    # What nobody frees
-
-    def blocked_page(
-        self, session: Session, type_name: str, after: tuple[datetime, str] | None, limit: int
-    ) -> list[tuple[str, datetime, bool]]:
-        """Job id, creation, and whether everything it waits for has completed."""
-        at, identity = after or (None, None)
-        position = {"after_at": iso(at), "after_id": identity}
-        rows = self._run(session, "blocked_page", type_name=type_name, limit=limit, **position)
-        return [(str(row[0]), self._rows.time(row[1]), bool(row[2])) for row in rows]
-
-    def release_stranded(self, session: Session, ids: Sequence[str]) -> list[Freed]:
-        """Free those of these jobs that are still blocked though everything they wait for has completed."""
-        freed_ = [freed(row) for row in self._run(session, "release_stranded", ids=self._list(ids))]
-        if freed_:
-            self.add_events(session, [{"job_id": job.id, "event": "UNBLOCKED", "detail": "{}"} for job in freed_])
-        return freed_
-
     # Tasks that one process at a time does
 
     def take_singleton(
@@ -412,11 +395,20 @@ class Repository(AttendanceRepository, WatchingRepository):
     def list_blocked_jobs(self, session: Session, order: str, **filters: object) -> list[Job]:
         return [self._rows.job(row) for row in self._run(session, f"list_blocked_jobs_{order}", **filters)]
 
-    def list_attempts(self, session: Session, job_id: str) -> list[Attempt]:
-        return [self._rows.attempt(row) for row in self._run(session, "list_attempts", job_id=job_id)]
+    def list_attempts(
+        self, session: Session, job_id: str, *, before: int | None = None, limit: int | None = None
+    ) -> list[Attempt]:
+        """The last finished attempts before one, oldest first."""
+        most = self._no_limit if limit is None else limit
+        return [
+            self._rows.attempt(row) for row in self._run(session, "list_attempts", job_id=job_id, before=before, limit=most)
+        ]
 
-    def list_events(self, session: Session, job_id: str) -> list[tuple[str, datetime, str | None, dict[str, Any]]]:
-        rows = self._run(session, "list_events", job_id=job_id)
+    def list_events(
+        self, session: Session, job_id: str, *, limit: int | None = None
+    ) -> list[tuple[str, datetime, str | None, dict[str, Any]]]:
+        most = self._no_limit if limit is None else limit
+        rows = self._run(session, "list_events", job_id=job_id, limit=most)
         return [(row[0], self._rows.time(row[1]), row[2], json.loads(row[3])) for row in rows]
 
     # Counting

@@ -69,3 +69,88 @@ WHERE t.continued_to IS NULL
   AND (t.chain_created_at, t.chain_id) > (coalesce(:after_at::timestamptz, '-infinity'), :after_id::{id_type})
 ORDER BY t.chain_created_at, t.chain_id
 LIMIT :limit;
+
+-- name: delete_middles
+-- params: ids, keep, limit
+-- Delete jobs of chains that are neither the first nor among the last: a limited number, the oldest first. The first stands for
+-- the chain, and the tail says how it stands; so it looks as before, but for what is gone in between.
+DELETE FROM {job} j
+WHERE j.id = ANY (ARRAY(
+    SELECT m.id
+    FROM {ids} i
+    CROSS JOIN LATERAL (
+        SELECT t.chain_index FROM {job} t WHERE t.chain_id = i.id ORDER BY t.chain_index DESC LIMIT 1
+    ) tail
+    CROSS JOIN LATERAL (
+        SELECT m.id
+        FROM {job} m
+        WHERE m.chain_id = i.id
+          AND m.chain_index > 0
+          AND m.chain_index <= tail.chain_index - :keep::integer
+          AND m.continued_to IS NOT NULL
+        ORDER BY m.chain_index
+        LIMIT :limit::integer
+    ) m
+    LIMIT :limit::integer
+))
+RETURNING j.id;
+
+-- name: long_chains
+-- params: type_name, longer, after_id, limit
+-- Open chains of a type by id, beyond a point, and whether they have more jobs than so many.
+SELECT t.chain_id, t.chain_index >= :longer::integer
+FROM {job} t
+WHERE t.continued_to IS NULL
+  AND t.chain_type_name = :type_name
+  AND t.status IN ('blocked', 'pending', 'running')
+  AND (:after_id::{id_type} IS NULL OR t.chain_id > :after_id::{id_type})
+ORDER BY t.chain_id
+LIMIT :limit;
+
+-- name: long_histories
+-- params: type_name, keep, limit
+-- Pending jobs of a type that have been tried more often than attempts are kept, the most often tried first.
+SELECT j.id
+FROM {job} j
+WHERE j.type_name = :type_name
+  AND j.status = 'pending'
+  AND j.attempt > 0
+  AND j.attempt > :keep::integer
+  AND EXISTS (SELECT 1 FROM {job_attempt} a WHERE a.job_id = j.id AND a.attempt <= j.attempt - :keep::integer)
+ORDER BY j.attempt DESC
+LIMIT :limit;
+
+-- name: trim_attempts
+-- params: ids, keep, limit
+-- Delete the oldest attempts of jobs but the last few.
+DELETE FROM {job_attempt} a
+USING (
+    SELECT o.job_id, o.attempt
+    FROM {ids} i
+    JOIN {job} j ON j.id = i.id
+    CROSS JOIN LATERAL (
+        SELECT o.job_id, o.attempt
+        FROM {job_attempt} o
+        WHERE o.job_id = j.id AND o.attempt <= j.attempt - :keep::integer
+        ORDER BY o.attempt
+        LIMIT :limit::integer
+    ) o
+    LIMIT :limit::integer
+) old
+WHERE a.job_id = old.job_id AND a.attempt = old.attempt
+RETURNING a.attempt;
+
+-- name: trim_events
+-- params: ids, keep, limit
+-- Delete the oldest events of jobs but the last few.
+DELETE FROM {job_event} e
+USING (
+    SELECT o.id
+    FROM {ids} i
+    CROSS JOIN LATERAL (
+        SELECT o.id FROM {job_event} o WHERE o.job_id = i.id ORDER BY o.id DESC OFFSET :keep::integer LIMIT :limit::integer
+    ) o
+    LIMIT :limit::integer
+) old
+WHERE e.id = old.id
+RETURNING e.id;

@@ -152,19 +152,29 @@ ORDER BY j.created_at {direction}, j.id {direction}
 LIMIT :limit;
 
 -- name: list_attempts
--- params: job_id
--- The finished attempts of a job, oldest first.
-SELECT
-    a.job_id, a.attempt, a.worker_id, a.claimed_at, a.started_at, a.finished_at, a.outcome, a.error_code, a.error_detail,
-    a.retry_at
-FROM {job_attempt} a
-WHERE a.job_id = :job_id
-ORDER BY a.attempt;
+-- params: job_id, before, limit
+-- The last finished attempts of a job before one, oldest first.
+SELECT *
+FROM (
+    SELECT
+        a.job_id, a.attempt, a.worker_id, a.claimed_at, a.started_at, a.finished_at, a.outcome, a.error_code, a.error_detail,
+        a.retry_at
+    FROM {job_attempt} a
+    WHERE a.job_id = :job_id AND (:before IS NULL OR a.attempt < :before)
+    ORDER BY a.attempt DESC
+    LIMIT :limit
+) last
+ORDER BY last.attempt;
 
 -- name: list_events
--- params: job_id
--- What was done to a job, oldest first.
-SELECT e.event, e.at, e.actor, e.detail
-FROM {job_event} e
-WHERE e.job_id = :job_id
-ORDER BY e.id;
+-- params: job_id, limit
+-- What was last done to a job, oldest first.
+SELECT last.event, last.at, last.actor, last.detail
+FROM (
+    SELECT e.id, e.event, e.at, e.actor, e.detail
+    FROM {job_event} e
+    WHERE e.job_id = :job_id
+    ORDER BY e.id DESC
+    LIMIT :limit
+) last
+ORDER BY last.id;
