@@ -63,7 +63,10 @@ def fill(app: Queuert) -> dict[str, str]:
     orders = [{"order": n, "customer": {"name": f"Customer {n}", "api_key": "k-123"}} for n in range(1, ORDERS)]
     chains = app.start_chains([NewChain("charge-card", order) for order in orders])
     app.start_chain("monthly-report", {"month": "2026-10"}, blockers=chains[:4] + chains[16:17])
-    app.drain()
+    with app.worker(concurrency=8, name="worker-2") as worker:
+        while app.stats().ready:
+            time.sleep(0.5)
+        worker.stop()
     app.start_chains([NewChain("send-newsletter", {"to": n}, after=3600) for n in range(40)])
     app.start_chain("export-video", {"file": "spring.mov"})
     app.pause("send-newsletter", reason="the mail provider is down", actor="anna")

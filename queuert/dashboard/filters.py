@@ -23,9 +23,10 @@ MOST_NAMED: Final = 50  # values of one filter
 LONGEST: Final = 500  # characters of one value
 
 LISTS: Final = ("status", "type", "chain_type", "error_code", "id", "chain")
-SINGLE: Final = ("since", "until", "order", "cursor", "limit")
+SCANNED: Final = ("worker", "key", "input")  # no index serves these
+SINGLE: Final = (*SCANNED, "since", "until", "order", "cursor", "limit")
 JOB_NAMES: Final = (*LISTS, *SINGLE)
-CHAIN_NAMES: Final = tuple(name for name in JOB_NAMES if name not in ("chain_type", "chain"))
+CHAIN_NAMES: Final = tuple(name for name in JOB_NAMES if name not in ("chain_type", "chain", *SCANNED))
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class Filters:
     error_code: tuple[str, ...] = ()
     id: tuple[str, ...] = ()
     chain: tuple[str, ...] = ()
+    worker: str = ""
+    key: str = ""
+    input: str = ""
     since: str = ""
     until: str = ""
     order: Literal["asc", "desc"] = "desc"
@@ -50,21 +54,26 @@ class Filters:
     def query(self) -> dict[str, Any]:
         """As an address has them, from the first page on."""
         query: dict[str, Any] = {name: list(getattr(self, name)) for name in LISTS}
-        query.update(since=self.since, until=self.until)
+        query.update({name: getattr(self, name) for name in (*SCANNED, "since", "until")})
         query["order"] = "" if self.order == "desc" else self.order
         query["limit"] = "" if self.limit == ROWS else self.limit
         return {name: value for name, value in query.items() if value}
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def identity(self) -> tuple[object, ...]:
         """What tells this listing from another."""
-        names = (*LISTS, "since", "until", "order", "cursor", "limit")
+        names = (*LISTS, *SCANNED, "since", "until", "order", "cursor", "limit")
         return tuple(getattr(self, name) for name in names)
 
     @property
     def narrow(self) -> bool:
         """Whether anything is left out."""
-        return any(getattr(self, name) for name in (*LISTS, "since", "until"))
+        return any(getattr(self, name) for name in (*LISTS, *SCANNED, "since", "until"))
+
+    @property
+    def scans(self) -> bool:
+        """Whether jobs must be looked at one by one."""
+        return any(getattr(self, name) for name in SCANNED)
 
     def but(self, **changes: Any) -> Filters:
         return replace(self, **changes)
@@ -102,6 +111,7 @@ def read_filters(given: MultiDict[str, str], allowed: Iterable[str], *, strict: 
     found: dict[str, Any] = {name: _listed(given, name) for name in LISTS if name in known}
     if wrong := [status for status in found.get("status", ()) if status not in {each.value for each in Status}]:
         raise BadInput(f"{wrong[0]!r} is no status: it is one of {', '.join(status.value for status in Status)}.")
+    found.update({name: given.get(name, "").strip() for name in SCANNED if name in known})
     found["order"] = _one_of(given, "order", ("desc", "asc"))
     found["cursor"] = given.get("cursor", "")
     found["limit"] = _limit(given.get("limit", ""))

@@ -93,6 +93,17 @@ def test_a_type_that_is_paused_by_its_button_stops(shop: Shop, url: str, page: A
     assert page.problems == []
 
 
+def test_what_a_stranded_job_waits_for_is_retried_by_the_button_beside_the_reason(shop: Shop, url: str, page: Any) -> None:
+    blocker = shop.failed()
+    stranded = shop.app.start_chain("mail", None, blockers=[blocker])
+    shop.broken = False
+    page.goto(f"{url}chains/{stranded.id}")
+    page.click("button:has-text('Retry what failed')")
+    page.click("button:has-text('Retry 1')")
+    with shop.app.worker():
+        expect(page, "#state", "completed")
+
+
 def test_filters_and_pages_are_in_the_address(shop: Shop, url: str, page: Any) -> None:
     shop.app.start_chains([NewChain("mail", None, after=3600) for _ in range(60)])
     failed = shop.failed()

@@ -9,7 +9,7 @@ import pytest
 from support.dashboard import SCRIPT, Browser, Shop
 from support.waiting import eventually
 
-from queuert import Queuert
+from queuert import Dedup, Queuert
 from queuert.dashboard import create_app
 
 
@@ -249,3 +249,40 @@ def test_what_waits_is_told_apart_and_what_was_done_is_counted(shop: Shop) -> No
     kinds = {kind["name"]: kind for kind in browser.get("/api/types").get_json()["items"]}
     assert sum(part["completed"] for part in overview["pace"]) == kinds["charge"]["rates"]["hour"]["completed"] == 3
     assert kinds["charge"]["failure_share"] == 0
+
+
+def test_jobs_are_found_by_worker_key_and_field_of_the_input(shop: Shop, browser: Browser) -> None:
+    done = shop.completed(order=7, customer={"name": "Ann"})
+    other = shop.completed(order=77)
+    keyed = shop.app.start_chain("mail", None, dedup=Dedup("monday"))
+    worker = shop.app.get_job(done.id).completed_by  # type: ignore[union-attr]
+    for query, expected in {
+        "input=order%3D7": {done.id},
+        "input=customer.name%3DAnn": {done.id},
+        "input=customer.age%3D7": set(),
+        "key=monday": {keyed.id},
+        "key=mon": set(),
+        f"worker={worker}": {done.id} if worker != shop.app.get_job(other.id).completed_by else {done.id, other.id},  # type: ignore[union-attr]
+        "worker=nobody": set(),
+    }.items():
+        assert {job["id"] for job in browser.get(f"/api/jobs?{query}").get_json()["items"]} == expected, query
+        page = browser.get(f"/jobs?{query}").text
+        assert {each for each in (done.id, other.id, keyed.id) if f'value="{each}"' in page} == expected, query
+        assert "of 3 looked at" in page
+    for query in ("input=order", "input=%3D7", "input=password%3Dx", "input=a.api_key%3Dx"):
+        assert browser.get(f"/jobs?{query}").status_code == 400, query
+
+
+def test_a_scan_stops_and_its_next_page_goes_on(shop: Shop, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    from queuert.dashboard import scanning
+
+    monkeypatch.setattr(scanning, "LOOKED_AT", 10)
+    wanted = shop.app.start_chain("mail", None, dedup=Dedup("monday"))
+    for _ in range(25):
+        shop.app.start_chain("mail", None)
+    cursor, found, pages = "", [], 0
+    while cursor is not None:
+        page = browser.get(f"/api/jobs?key=monday&limit=5&cursor={cursor}").get_json()
+        found, cursor, pages = [*found, *page["items"]], page["next_cursor"], pages + 1
+    assert [job["id"] for job in found] == [wanted.id]
+    assert pages == 3

@@ -18,6 +18,7 @@ from werkzeug.wrappers import Response
 from queuert.cli.values import duration
 from queuert.dashboard.failures import BadInput
 from queuert.dashboard.filters import CHAIN_NAMES, JOB_NAMES, Filters, read_filters
+from queuert.dashboard.scanning import scan_jobs
 from queuert.dashboard.visit import Visit
 from queuert.errors import QueuertError
 from queuert.model import Status
@@ -151,7 +152,7 @@ def _matching(visit: Visit, act: str, kind: str, filters: Filters) -> tuple[list
     if kind == "chains":
         chains = visit.app.list_chains(**wanted.for_chains())
         return [entry.id for entry in chains.items], chains.next_cursor is not None
-    jobs = visit.app.list_jobs(**wanted.for_jobs())
+    jobs = scan_jobs(visit, wanted)[0] if wanted.scans else visit.app.list_jobs(**wanted.for_jobs())
     return [entry.id for entry in jobs.items], jobs.next_cursor is not None
 
 
