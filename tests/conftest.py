@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.postgres import create_database, drop_database, postgres_server, temporary_database, with_database
+from support.reruns import pytest_collection_modifyitems, pytest_terminal_summary  # noqa: F401 (hooks of pytest's)
 
 if TYPE_CHECKING:
     from queuert import Queuert
