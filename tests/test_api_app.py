@@ -17,6 +17,7 @@ import psycopg
 import psycopg_pool
 import pytest
 from support import eventually
+from support.inside import database_of
 
 from queuert import (
     DatabaseUnavailableError,
@@ -307,7 +308,7 @@ def test_vacuum_makes_a_file_smaller(sqlite_path: Path) -> None:
         app.migrate()
         app.declare("work")
         chains = app.start_chains([NewChain("work", "x" * 5_000) for _ in range(500)])
-        database: Any = app._database
+        database: Any = database_of(app)
         database.checkpoint()
         large = os.path.getsize(sqlite_path)
         app.delete_chains([c.id for c in chains])

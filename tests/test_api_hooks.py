@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inside import notifier_of
 
 from queuert import Chain, Queuert
 from queuert.notify.protocol import Channel, Notice
@@ -113,7 +114,7 @@ def test_hooks_belong_to_a_thread(app: Queuert) -> None:
 @contextmanager
 def listening(app: Queuert) -> Iterator[list[Notice]]:
     heard: list[Notice] = []
-    with app._context.notifier.subscribe(heard.append, channels=set(Channel)):
+    with notifier_of(app).subscribe(heard.append, channels=set(Channel)):
         yield heard
 
 

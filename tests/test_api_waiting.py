@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import eventually
 from support.handlers import held
+from support.inside import subscribers_of
 
 from queuert import (
     Chain,
@@ -171,8 +172,7 @@ def test_many_threads_wait_at_once(app: Queuert) -> None:
     chains = [app.start_chain("work", n) for n in range(4)]
     with ThreadPoolExecutor(24) as pool:
         waiting = [pool.submit(app.wait_for, chains[n % 4], timeout=20, poll_interval=FOREVER) for n in range(24)]
-        notifier: Any = app._context.notifier
-        eventually(lambda: len(notifier.buses.get()._subscribers) == 24)
+        eventually(lambda: len(subscribers_of(app)) == 24)
         for number, chain in enumerate(chains):
             finish(app, chain, number)
         assert [future.result(20).output for future in waiting] == [n % 4 for n in range(24)]

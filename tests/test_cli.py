@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support import eventually
+from support.inside import context_of
 
 from queuert import Backoff, Dedup, NewChain, Queuert, Retention, RunningJob
 from queuert.cli import main
@@ -255,7 +256,7 @@ def test_health_fails_where_nothing_can_be_written(pg_url: str, run: Run) -> Non
 
 def test_health_fails_on_a_lease_that_nobody_takes_back(shop: Shop, run: Run) -> None:
     shop.app.trigger_job(shop.ready)
-    context = shop.app._context
+    context = context_of(shop.app)
     repository = context.repository
     with context.database.block() as session:
         claimed = repository.claim_jobs(session, worker="gone", token=1, leases={"mail": 0.001}, limit=1)

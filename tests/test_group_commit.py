@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support import eventually
+from support.inside import database_of, lock_of, notifier_of
 
 from queuert import Chain, ChainNotFoundError, NewChain, Queuert, RunningJob, Status
 from queuert.notify.protocol import Channel, Notice
@@ -132,7 +133,7 @@ def test_when_sqlite_rolls_everything_back_every_member_of_the_group_gets_an_err
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     for thread in threads:
         thread.start()
-    eventually(lambda: database._lock.waiting_writers == 1)
+    eventually(lambda: lock_of(database).waiting_writers == 1)
     second_waits.set()
     for thread in threads:
         thread.join(10)
@@ -169,13 +170,13 @@ def test_a_group_that_nobody_ends_is_ended_by_a_member_that_waits(database: Sqli
 
     def pass_by() -> None:
         entered.wait(10)
-        with database._lock.write():
+        with lock_of(database).write():
             pass
 
     threads = [threading.Thread(target=insert), threading.Thread(target=pass_by)]
     for thread in threads:
         thread.start()
-    eventually(lambda: database._lock.waiting_writers == 1)
+    eventually(lambda: lock_of(database).waiting_writers == 1)
     go_on.set()
     for thread in threads:
         thread.join(10)
@@ -215,7 +216,7 @@ def test_slots_share_commits_and_nothing_is_told_before_it_is_saved(app: Queuert
             unsaved.append(notice.payload)
 
     commits.clear()
-    with app._context.notifier.subscribe(look, channels={Channel.CHAIN_CLOSED}), app.worker(concurrency=10):
+    with notifier_of(app).subscribe(look, channels={Channel.CHAIN_CLOSED}), app.worker(concurrency=10):
         for chain in chains:
             app.wait_for(chain, timeout=30)
     assert unsaved == []
@@ -260,9 +261,9 @@ class Left:
         session = block.__enter__()
         for statement in statements:
             session.raw.execute(statement)
-        self._waiter = threading.Thread(target=self._pass_by, args=(database._lock,))
+        self._waiter = threading.Thread(target=self._pass_by, args=(lock_of(database),))
         self._waiter.start()
-        eventually(lambda: database._lock.waiting_writers == 1)
+        eventually(lambda: lock_of(database).waiting_writers == 1)
         self.commit = block.commit()
 
     def _pass_by(self, lock: RWLock) -> None:
@@ -324,7 +325,7 @@ REFUSED = "INSERT INTO made (n) VALUES (7)"
 
 
 def test_what_a_group_fails_with_is_not_told_to_those_who_only_commit_it(app: Queuert) -> None:
-    database = app._database
+    database = database_of(app)
     assert isinstance(database, SqliteDatabase)
 
     def own_error() -> None:
@@ -347,7 +348,7 @@ def test_what_a_group_fails_with_is_not_told_to_those_who_only_commit_it(app: Qu
 
 
 def test_a_transaction_of_the_user_shares_no_commit_and_gets_its_own_error(app: Queuert) -> None:
-    database = app._database
+    database = database_of(app)
     assert isinstance(database, SqliteDatabase)
     left = Left(database, "INSERT INTO parent VALUES (1)")
     left.let_on()
@@ -359,7 +360,7 @@ def test_a_transaction_of_the_user_shares_no_commit_and_gets_its_own_error(app: 
 
 
 def test_deferring_foreign_keys_ends_with_the_block(app: Queuert) -> None:
-    database = app._database
+    database = database_of(app)
     assert isinstance(database, SqliteDatabase)
     with app.transaction() as conn:
         conn.execute("CREATE TABLE child (n INTEGER REFERENCES parent (n))")
@@ -450,14 +451,14 @@ def test_a_worker_whose_completer_died_leaves_no_transaction_open(app: Queuert, 
         with job.complete() as conn:
             conn.execute("INSERT INTO parent VALUES (1)")
             waiter.start()
-            eventually(lambda: app._database._lock.waiting_writers == 1)  # type: ignore[attr-defined]  # a file's
+            eventually(lambda: lock_of(database_of(app)).waiting_writers == 1)  # type: ignore[attr-defined]  # a file's
 
     @app.job("plain")
     def plain(job: RunningJob[None]) -> None:
         return None
 
     def pass_by() -> None:
-        with app._database._lock.write():  # type: ignore[attr-defined]  # a file's
+        with lock_of(database_of(app)).write():  # type: ignore[attr-defined]  # a file's
             pass
 
     def die(*_: object, **__: object) -> None:
@@ -482,6 +483,6 @@ def test_a_worker_whose_completer_died_leaves_no_transaction_open(app: Queuert, 
 
 
 def path(app: Queuert) -> str:
-    database = app._database
+    database = database_of(app)
     assert isinstance(database, SqliteDatabase)
     return database.path

@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from support.handlers import held
+from support.inside import context_of
 from support.waiting import eventually
 
 from queuert import Backoff, Continuation, Dedup, NewChain, Queuert, RunningJob
@@ -332,7 +333,7 @@ def test_it_can_be_taken_away_and_put_back(watched: Watched) -> None:
     app.start_chain("work")
     assert watched.names() == ["start work"], "not twice"
     again.end()
-    assert app._context.observer is None
+    assert context_of(app).observer is None
     chain = app.start_chain("work")
     assert watched.names() == ["start work"]
     job = app.get_job(chain.id)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.clocks import database_now, is_postgres, stored
+from support.inside import look_now, ticker_of
 from support.racing import together
 from support.waiting import eventually
 
@@ -36,8 +37,8 @@ MICROSECOND = timedelta(microseconds=1)
 
 def look(app: Queuert) -> None:
     """What a worker does about once a second, at once."""
-    app._ticker._look_at = 0
-    app._ticker.run_if_due(threading.Event(), "test")
+    look_now(ticker_of(app))
+    ticker_of(app).run_if_due(threading.Event(), "test")
 
 
 def set_due(app: Queuert, moment: datetime, name: str = "report") -> None:
@@ -113,12 +114,13 @@ TICKING = """
 import os, threading
 from pathlib import Path
 from queuert import Queuert
+from support.inside import look_now, ticker_of
 app = Queuert(os.environ["TICKS_URL"])
 app.periodic(4000 * 86400, name="report")(app.declare("report"))
 Path(f"ready-{os.getpid()}").touch()
 while not Path("stop").exists():
-    app._ticker._look_at = 0
-    app._ticker.run_if_due(threading.Event(), str(os.getpid()))
+    look_now(ticker_of(app))
+    ticker_of(app).run_if_due(threading.Event(), str(os.getpid()))
 """
 
 
@@ -131,7 +133,8 @@ def shared_url(request: pytest.FixtureRequest) -> str:
 
 
 def test_many_processes_start_one_chain_a_tick(shared_url: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "TICKS_URL": shared_url, "PYTHONPATH": str(Path(queuert.__file__).parents[1])}
+    path = os.pathsep.join([str(Path(queuert.__file__).parents[1]), str(Path(__file__).parent)])
+    environment = {**os.environ, "TICKS_URL": shared_url, "PYTHONPATH": path}
     with Queuert(shared_url) as app:
         app.migrate()
         report(app)
@@ -177,7 +180,7 @@ def test_a_worker_runs_what_a_schedule_starts(app: Queuert) -> None:
 
     look(app)
     set_due(app, database_now(app) - timedelta(seconds=1))
-    app._ticker._look_at = 0
+    look_now(ticker_of(app))
     with app.worker(), app.worker():
         eventually(lambda: seen)
     assert seen == [{"n": 1}]
@@ -190,8 +193,8 @@ def test_a_stopped_worker_starts_nothing_more(app: Queuert) -> None:
     set_due(app, database_now(app) - timedelta(seconds=1))
     stopping = threading.Event()
     stopping.set()
-    app._ticker._look_at = 0
-    app._ticker.run_if_due(stopping, "test")
+    look_now(ticker_of(app))
+    ticker_of(app).run_if_due(stopping, "test")
     assert started(app) == 0
 
 
@@ -262,7 +265,7 @@ def test_a_changed_schedule_holds_from_its_next_tick(app: Queuert, target: str) 
     now = database_now(app)
     report(app, f"{(now + timedelta(minutes=30)).minute} * * * *")
     look(app)
-    app._ticker._all.clear()
+    ticker_of(app)._all.clear()
     sooner = (now + timedelta(minutes=10)).replace(second=0, microsecond=0)
     app.periodic(f"{sooner.minute} * * * *")(app.types.get("report"))
     [status] = app.periodics()
@@ -277,7 +280,7 @@ def test_a_schedule_that_was_taken_away_starts_nothing(app: Queuert) -> None:
     report(app)
     look(app)
     set_due(app, database_now(app) - timedelta(seconds=1))
-    app._ticker._all.clear()
+    ticker_of(app)._all.clear()
     look(app)
     assert started(app) == 0
     assert app.periodics() == []
@@ -363,7 +366,7 @@ def test_bad_schedules_are_refused_at_once(schedule: Any, options: dict[str, Any
     app = Queuert("sqlite:///:memory:")
     with pytest.raises(error, match=message):
         report(app, schedule, **options)
-    assert app._ticker._all == {}
+    assert ticker_of(app)._all == {}
 
 
 def test_a_type_that_cannot_start_a_chain_alone_is_refused() -> None:
@@ -407,7 +410,7 @@ def module(shared_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         f"from queuert import Queuert\napp = Queuert({shared_url!r})\n"
         "app.periodic('0 9 * * *', tz='Europe/Berlin')(app.declare('report'))\n"
         "app.periodic(4000 * 86400, name='rare')(app.declare('other'))\n"
-        "none = Queuert(app._database)\n"
+        "from queuert.app import context_of\nnone = Queuert(context_of(app).database)\n"
     )
     monkeypatch.chdir(tmp_path)
     yield "recurring"

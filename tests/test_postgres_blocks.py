@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import eventually
+from support.inside import context_of
 from support.proxy import Proxy
 
 from queuert import Continuation, Queuert, RunningJob
@@ -414,7 +415,7 @@ def test_an_interrupt_after_the_handler_leaves_no_transaction_open(app: Queuert,
 
     app.start_chain(work)
     with monkeypatch.context() as patch:
-        patch.setattr(app._context.payloads, "encode_output", interrupt)
+        patch.setattr(context_of(app).payloads, "encode_output", interrupt)
         with pytest.raises(KeyboardInterrupt):
             app.drain()
     assert ledger(app) == []

@@ -24,6 +24,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 from support import eventually
+from support.inside import connections_of
 from support.postgres import closed_by_the_server
 from support.proxy import Proxy
 from support.silence import SilentProxy
@@ -572,7 +573,7 @@ def test_connections_that_died_in_the_pool_are_not_used(database: PostgresDataba
     barrier = threading.Barrier(4)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: database.run(lambda s: (barrier.wait(10), s.run(ONE, {}))), range(4)))
-    idle = list(database._connections.pool._pool)
+    idle = list(connections_of(database).pool._pool)
     assert terminate_others(admin) >= len(idle) >= 4
     eventually(lambda: closed_by_the_server(idle))
     calls: list[int] = []
@@ -782,7 +783,7 @@ def test_what_is_kept_is_prepared_and_planned_once(keeping: PostgresDatabase) ->
 def test_a_kept_connection_that_dies_is_replaced(keeping: PostgresDatabase, admin: psycopg.Connection[Any]) -> None:
     (first,) = _pids(keeping)
     terminate_others(admin)
-    eventually(lambda: not is_alive(keeping._connections._keeping.kept._conn))
+    eventually(lambda: not is_alive(connections_of(keeping)._keeping.kept._conn))
     (second,) = _pids(keeping)
     assert second != first
 
@@ -819,11 +820,11 @@ def test_a_kept_connection_goes_back_in_time_for_the_pool_to_retire_it(
     keeping: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _pids(keeping)
-    borrowed = keeping._connections.pool.get_stats()["requests_num"]
+    borrowed = connections_of(keeping).pool.get_stats()["requests_num"]
     assert borrowed == 1
-    monkeypatch.setattr(keeping._connections._keeping.kept, "_until", 0.0)
+    monkeypatch.setattr(connections_of(keeping)._keeping.kept, "_until", 0.0)
     _pids(keeping)
-    assert keeping._connections.pool.get_stats()["requests_num"] == 2
+    assert connections_of(keeping).pool.get_stats()["requests_num"] == 2
 
 
 def test_a_kept_connection_ends_with_its_pool(keeping: PostgresDatabase) -> None:

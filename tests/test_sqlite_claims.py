@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inside import database_of, repository_of
 
 from queuert import NewChain, Queuert
 from queuert.storage.loader import Query
@@ -46,9 +47,9 @@ class Interrupted:
 
 
 def claim(app: Queuert, between: Callable[[], None] = lambda: None) -> list[Any]:
-    repository = app._context.repository
+    repository = repository_of(app)
     options: dict[str, Any] = {"worker": "w", "token": 5, "leases": {"work": 60.0}, "limit": 10}
-    return app._database.run(lambda session: repository.claim_jobs(Interrupted(session, between), **options), single=True)
+    return database_of(app).run(lambda session: repository.claim_jobs(Interrupted(session, between), **options), single=True)
 
 
 def rows(app: Queuert) -> dict[str, tuple[Any, ...]]:

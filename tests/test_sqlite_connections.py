@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from support import eventually
+from support.inside import connections_of, lock_of
 from support.racing import Background
 
 from queuert.errors import (
@@ -383,7 +384,7 @@ def test_writers_go_in_the_order_they_came(database: SqliteDatabase) -> None:
             thread = threading.Thread(target=insert, args=(database, str(number)))
             thread.start()
             threads.append(thread)
-            eventually(lambda expected=number + 1: database._lock.waiting_writers == expected)
+            eventually(lambda expected=number + 1: lock_of(database).waiting_writers == expected)
     for thread in threads:
         thread.join(10)
     assert texts(database) == [str(number) for number in range(8)]
@@ -591,7 +592,7 @@ def holder(sqlite_path: Path, file: SqliteDatabase) -> Iterator[Any]:
 
 def test_a_writer_waits_for_another_process(holder: Any, file: SqliteDatabase) -> None:
     writing = Background(lambda: insert(file, "ours"))
-    eventually(lambda: file._lock._writer)  # it has our lock, and tries to get the file's
+    eventually(lambda: lock_of(file)._writer)  # it has our lock, and tries to get the file's
     holder.stdin.write("\n")
     holder.stdin.flush()
     writing.result()
@@ -905,7 +906,7 @@ def test_close_is_idempotent_and_a_later_call_opens_again(file: SqliteDatabase) 
     assert texts(file) == ["a"]
     file.close()
     file.close()
-    assert not file._connections.opened
+    assert not connections_of(file).opened
     insert(file, "b")
     assert texts(file) == ["a", "b"]
 
@@ -914,19 +915,19 @@ def test_close_while_in_use_closes_when_given_back(file: SqliteDatabase) -> None
     with file.block() as session, ThreadPoolExecutor(1) as pool:
         pool.submit(file.close).result(10)
         session.run(INSERT, {"text": "a"})
-    assert not file._connections.opened
+    assert not connections_of(file).opened
     with file.read() as session:
         file.close()
         assert session.run(COUNT, {}) == [(1,)]
-    assert not file._connections.opened
+    assert not connections_of(file).opened
     with file.block() as session:
         file.close()
         session.run(INSERT, {"text": "b"})
     assert texts(file) == ["a", "b"]
     with file._maintenance() as conn, ThreadPoolExecutor(1) as pool:
         pool.submit(file.close).result(10)
-        assert conn in file._connections.opened
-    assert not file._connections.opened
+        assert conn in connections_of(file).opened
+    assert not connections_of(file).opened
 
 
 FORK = """
@@ -964,13 +965,13 @@ FORK = """
             session.raw.execute("CREATE TABLE note (text TEXT)")
     add(database, "parent")
     assert rows(database) == 1
-    mine = set(database._connections.opened)
+    mine = set(connections_of(database).opened)
 
     def child():
-        assert not database._connections.opened
+        assert not connections_of(database).opened
         add(database, "child")
         assert rows(database) == 2
-        assert not (mine & database._connections.opened)
+        assert not (mine & connections_of(database).opened)
         try:
             rows(memory)
         except DatabaseUnavailableError as error:

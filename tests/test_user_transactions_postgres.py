@@ -17,6 +17,7 @@ from psycopg import pq
 from psycopg.rows import class_row, dict_row, namedtuple_row, scalar_row, tuple_row
 from psycopg.types.json import set_json_loads
 from support import eventually
+from support.inside import subscribers_of
 from support.using import declare, is_empty, read_everything, use_everything
 
 from queuert import DuplicateJobIdError, Queuert, TransactionRequiredError
@@ -285,8 +286,7 @@ def test_a_commit_wakes_others_without_hooks(app: Queuert, pg_url: str) -> None:
     waited: list[Any] = []
     waiter = threading.Thread(target=lambda: waited.append(app.wait_for(chain, timeout=20, poll_interval=3600)), daemon=True)
     waiter.start()
-    notifier: Any = app._context.notifier
-    eventually(lambda: notifier.buses.get()._subscribers)
+    eventually(lambda: subscribers_of(app))
     with psycopg.connect(pg_url) as conn, app.complete_chain(chain.id, conn=conn) as tail:
         tail.finish("done")
     waiter.join(20)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support import eventually, found
+from support.inside import completer_of, context_of, database_of
 from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, NewChain, Queuert, RunningJob
@@ -56,7 +57,7 @@ def test_a_few_results_wait_for_others_only_while_jobs_wait_for_slots(
     monkeypatch.setattr("queuert.worker.completer.GATHER", 60.0)
     app.job("job")(lambda job: None)
     with app.worker(concurrency=1) as worker:
-        completer: Any = found(worker._threads)._completer
+        completer: Any = completer_of(worker)
         completer._more_to_come = lambda: line
         chain = app.start_chain("job")
         if line:
@@ -77,7 +78,7 @@ def test_results_wait_for_others_as_long_as_these_come(
 ) -> None:
     """How many come during each of the waits, and how many are written together then."""
     clock, waits = [0.0], iter(arriving)
-    crew: Any = WorkerThreads(app._context, app.worker()._options, "w1", Events())
+    crew: Any = WorkerThreads(context_of(app), app.worker()._options, "w1", Events())
     completer = crew._completer
     completer._more_to_come = lambda: True
     completer._queue.append(None)
@@ -113,7 +114,7 @@ def test_slots_wait_when_results_pile_up(app: Queuert, monkeypatch: pytest.Monke
     monkeypatch.setattr(ResultWriter, "write", slow)
     with app.worker(concurrency=3) as worker:
         assert writing.wait(10)
-        completer: Any = found(worker._threads)._completer
+        completer: Any = completer_of(worker)
         eventually(lambda: len(completer._space._waiters) == 3)
         # One or two being written, five in the queue, three in the hands of slots.
         assert 9 <= ran[0] <= 10
@@ -227,7 +228,7 @@ def test_a_passing_error_is_ridden_out_and_nothing_is_lost(app: Queuert, monkeyp
     monkeypatch.setattr("queuert.worker.completer.GROUP", 10)
     app.job("job")(lambda job: None)
     calls: Counter[str] = Counter()
-    run = app._context.database.run
+    run = database_of(app).run
 
     def flaky(work: Any, **options: Any) -> Any:
         """Every third call of each thread fails."""

@@ -12,8 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support import eventually, found
+from support import eventually
 from support.clocks import make_older
+from support.inside import context_of, database_of, dispatcher_of, notifier_of
 from support.outages import Gone, outage
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
@@ -51,7 +52,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def hears_of_others(app: Queuert) -> bool:
     """Whether notices from other processes arrive, if there can be any."""
-    notifier: Any = app._context.notifier
+    notifier: Any = notifier_of(app)
     watcher = notifier.buses.get()._watcher
     return watcher is None or watcher._works_since < math.inf
 
@@ -66,7 +67,7 @@ def started_after(app: Queuert, start: Callable[[], Any]) -> float:
         # It has looked on its own account, has heard that notices arrive, and has looked once more: now it sleeps.
         worker.events.wait("looked")
         eventually(lambda: hears_of_others(app))
-        found(worker._threads)._dispatcher.scheduled("job")
+        dispatcher_of(worker).scheduled("job")
         worker.events.wait("looked", count=2)
         before = time.monotonic()
         start()
@@ -141,7 +142,7 @@ def test_where_others_claim_at_the_same_time_a_claim_looks_further(pg_url: str, 
     with Queuert(pg_url) as app:
         app.job("job")(lambda job: None)
         app.start_chains([NewChain("job", n) for n in range(60)])
-        claimer = Claimer(app._context, "w1", None, None)
+        claimer = Claimer(context_of(app), "w1", None, None)
         with psycopg.connect(pg_url) as conn:
             conn.execute("SELECT 1 FROM queuert_job ORDER BY scheduled_at, id LIMIT 8 FOR UPDATE")
             assert len(claimer.claim(10)) == 2, "what it finds beside locked ones is enough for now"
@@ -320,7 +321,7 @@ def test_the_dearer_it_is_to_look_from_the_start_the_longer_the_hint_is_kept(
     with Queuert(pg_url) as app:
         app.job("job")(lambda job: None)
         app.start_chains([NewChain("job") for _ in range(20)])
-        claimer = Claimer(app._context, "w1", None, None)
+        claimer = Claimer(context_of(app), "w1", None, None)
         assert [len(claimer.claim(4)) for _ in range(2)] == [4, 4]
         assert bool(claims[-1]["levels"]) is dear
         claimer.news()
@@ -395,8 +396,8 @@ def test_an_outage_that_lets_claims_through_does_not_slow_them_down(app: Queuert
     def failing(self: Claimer) -> None:
         raise Gone
 
-    with outage(app, app._context.database.run), app.worker(poll_interval=FOREVER) as worker:
-        dispatcher = found(worker._threads)._dispatcher
+    with outage(app, database_of(app).run), app.worker(poll_interval=FOREVER) as worker:
+        dispatcher = dispatcher_of(worker)
         monkeypatch.setattr(Claimer, "next_due", failing)
         for number in range(8):
             app.start_chain("job", number)

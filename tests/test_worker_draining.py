@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import found
+from support.inside import context_of
 
 from queuert import (
     Backoff,
@@ -134,7 +135,7 @@ def test_it_refuses_to_run_inside_a_transaction(app: Queuert) -> None:
 def test_suspects_and_lost_jobs_are_run_too(app: Queuert) -> None:
     app.job("job", backoff=Backoff(initial=0), lease=Lease(duration=30))(lambda job: f"attempt {job.attempt}")
     app.start_chain("job")
-    context = app._context
+    context = context_of(app)
     context.database.run(
         lambda session: context.repository.claim_jobs(session, worker="dead", token=1, leases={"job": 30.0}, limit=1)
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import eventually, found
+from support.inside import database_of
 
 from queuert import Backoff, Chain, Continuation, Lease, Queuert, RunningJob
 
@@ -682,7 +683,7 @@ def test_an_error_of_another_database_is_the_handlers(app: Queuert, place: str) 
 
     import psycopg
 
-    postgres = app._context.database.dialect == "postgres"
+    postgres = database_of(app).dialect == "postgres"
 
     @app.job("elsewhere", max_attempts=1)
     def elsewhere(job: RunningJob[None]) -> None:

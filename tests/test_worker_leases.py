@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import eventually, found
+from support import eventually
+from support.inside import database_of, keeper_of, lock_of, repository_of
 from support.outages import Gone, outage
 
 from queuert import Backoff, Lease, Queuert, RunningJob
@@ -33,7 +34,7 @@ def status(app: Queuert, job_id: str) -> str:
 
 def stall(worker: Any) -> None:
     """Let a worker's lease keeper do nothing any more, as if the process were stopped."""
-    worker._threads._keeper._step = lambda: None
+    keeper_of(worker)._step = lambda: None
 
 
 def test_a_job_longer_than_its_lease_keeps_it_by_renewal(app: Queuert) -> None:
@@ -58,13 +59,13 @@ def test_one_statement_renews_all_leases(app: Queuert, monkeypatch: pytest.Monke
 
     chains = [app.start_chain(long) for _ in range(8)]
     renewals: list[int] = []
-    renew = app._context.repository.renew_leases
+    renew = repository_of(app).renew_leases
 
     def counted(session: Any, worker: str, items: Any) -> set[str]:
         renewals.append(len(items))
         return renew(session, worker, items)
 
-    monkeypatch.setattr(app._context.repository, "renew_leases", counted)
+    monkeypatch.setattr(repository_of(app), "renew_leases", counted)
     with app.worker(concurrency=8) as worker:
         worker.events.watch()
         eventually(lambda: all(status(app, chain.id) == "running" for chain in chains))
@@ -197,8 +198,8 @@ def test_a_handler_is_told_why_it_lost_its_job(app: Queuert, act: str, reason: s
             stall(worker)
             with app.worker(types=[app.declare("nothing")], reap_interval=0.05):
                 eventually(lambda: status(app, chain.id) == "pending")
-            del worker._threads._keeper._step  # it goes on
-            worker._threads._keeper._wake.set()
+            del keeper_of(worker)._step  # it goes on
+            keeper_of(worker)._wake.set()
         eventually(lambda: len(told) == 3)
         assert time.monotonic() - started < 3
     assert told == [True, reason, "JobTakenByAnotherWorkerError"]
@@ -244,7 +245,7 @@ def test_a_slow_renewal_does_not_extend_trust(app: Queuert, monkeypatch: pytest.
         release.wait(20)
 
     chain = app.start_chain(long)
-    repository = app._context.repository
+    repository = repository_of(app)
     renew = repository.renew_leases
     spans: list[tuple[float, float]] = []
 
@@ -258,7 +259,7 @@ def test_a_slow_renewal_does_not_extend_trust(app: Queuert, monkeypatch: pytest.
     with app.worker() as worker:
         worker.events.watch()
         entered.wait(10)
-        [held] = found(worker._threads)._keeper.in_hand()
+        [held] = keeper_of(worker).in_hand()
         monkeypatch.setattr(repository, "renew_leases", slow)
         worker.events.wait("renewed", count=2)
         trusted = held.trusted_until
@@ -311,7 +312,7 @@ def test_a_locked_row_is_not_a_lost_lease(pg_url: str) -> None:
 
 
 def test_a_long_block_delays_renewals_and_nobody_reaps_meanwhile(app: Queuert) -> None:
-    database: Any = app._context.database
+    database: Any = database_of(app)
     if database.dialect != "sqlite":
         pytest.skip("only one writer at a time is SQLite's way")
     entered, leave = threading.Event(), threading.Event()
@@ -327,7 +328,7 @@ def test_a_long_block_delays_renewals_and_nobody_reaps_meanwhile(app: Queuert) -
         entered.wait(10)
         with app.transaction() as tx:
             tx.execute("CREATE TABLE something (n integer)")
-            lock = database._lock
+            lock = lock_of(database)
             eventually(lambda: lock.waiting_writers + lock.waiting_readers >= 3)  # who renews, and both who reap
             late = "SELECT leased_until < strftime('%Y-%m-%dT%H:%M:%fZ', 'now') FROM queuert_job"
             eventually(lambda: tx.execute(late).fetchone()[0])

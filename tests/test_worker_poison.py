@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support import eventually, found
+from support.inside import database_of
 
 from queuert import Backoff, NewChain, Queuert, RunningJob
 from queuert.worker.results import ResultWriter
@@ -24,7 +25,7 @@ def test_input_that_no_longer_decodes_fails_at_once_and_alone(app: Queuert) -> N
     with app.transaction() as tx:
         tx.execute("CREATE TABLE ledger (n integer)")
 
-    other = Queuert(app._context.database)
+    other = Queuert(database_of(app))
     ran = []
 
     @other.job("strict")

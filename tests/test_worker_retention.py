@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.clocks import database_now, is_postgres, stored
+from support.inside import cleaner_of, database_of, look_now
 from support.racing import together
 from support.waiting import eventually
 
@@ -63,14 +64,14 @@ def left(app: Queuert) -> int:
 
 def run(app: Queuert, owner: str = "test", stop: threading.Event | None = None) -> None:
     """What a worker does about once a second, at once."""
-    app._cleaner._look_at = 0
-    app._cleaner.run_if_due(stop or threading.Event(), owner)
+    look_now(cleaner_of(app))
+    cleaner_of(app).run_if_due(stop or threading.Event(), owner)
 
 
 def due(app: Queuert, seconds: float = 0) -> None:
     moment = stored(app, database_now(app) + timedelta(seconds=seconds))
     execute(app, "UPDATE queuert_singleton SET next_run_at = ? WHERE name = ?", moment, TASK)
-    app._cleaner._look_at = 0
+    look_now(cleaner_of(app))
 
 
 def orphans(app: Queuert) -> int:
@@ -110,8 +111,8 @@ def test_a_worker_cleans_up_by_itself(app: Queuert, caplog: pytest.LogCaptureFix
 
 def test_it_is_done_by_one_at_a_time_and_once_a_minute(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     cleaned = []
-    clean = app._cleaner.clean
-    monkeypatch.setattr(app._cleaner, "clean", lambda **options: cleaned.append(1) or clean(**options))
+    clean = cleaner_of(app).clean
+    monkeypatch.setattr(cleaner_of(app), "clean", lambda **options: cleaned.append(1) or clean(**options))
     together(*(lambda n=n: run(app, f"worker-{n}") for n in range(6)))
     assert len(cleaned) == 1
     [(until,)] = execute(app, "SELECT leased_until FROM queuert_singleton WHERE name = ?", TASK)
@@ -152,13 +153,13 @@ def test_a_worker_that_stops_leaves_the_rest_for_the_next(app: Queuert, monkeypa
     number = 3 * BATCH + 10
     many_old(app, number)
     stop = threading.Event()
-    delete = app._cleaner._delete
+    delete = cleaner_of(app)._delete
 
     def stopping(*arguments: Any) -> Any:
         stop.set()
         return delete(*arguments)
 
-    monkeypatch.setattr(app._cleaner, "_delete", stopping)
+    monkeypatch.setattr(cleaner_of(app), "_delete", stopping)
     run(app, stop=stop)
     assert left(app) == number - BATCH
     assert orphans(app) == 0
@@ -177,7 +178,7 @@ def test_one_that_is_cut_short_is_taken_up_where_it_ended(app: Queuert, monkeypa
     make_all_older(app)
     waiting = app.start_chain("work", blockers=[chains[0], app.start_chain("work")])
     looked: list[str] = []
-    batches = app._cleaner._batches
+    batches = cleaner_of(app)._batches
 
     def look(type_name: str, status: str, age: float) -> Any:
         if status == "cancelled":
@@ -186,28 +187,28 @@ def test_one_that_is_cut_short_is_taken_up_where_it_ended(app: Queuert, monkeypa
                 stop.set()  # time is up
         return batches(type_name, status, age)
 
-    monkeypatch.setattr(app._cleaner, "_batches", look)
+    monkeypatch.setattr(cleaner_of(app), "_batches", look)
     stop = threading.Event()
-    app._cleaner.clean(stop=stop)
+    cleaner_of(app).clean(stop=stop)
     assert looked == ["a", "b"]
-    assert app._cleaner.clean() == {"completed": 0, "failed": 0, "cancelled": 2}
+    assert cleaner_of(app).clean() == {"completed": 0, "failed": 0, "cancelled": 2}
     assert looked[2:4] == ["b", "c"]
     looked.clear()
-    app._cleaner.clean()
+    cleaner_of(app).clean()
     assert looked[0] == "a", "the one before was not cut short"
     assert app.get_chain(waiting.id) is not None
 
 
 def test_one_that_breaks_in_the_middle_is_followed_by_another(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     many_old(app, 2 * BATCH)
-    delete = app._cleaner._delete
+    delete = cleaner_of(app)._delete
 
     def breaking(*arguments: Any) -> Any:
         if left(app) == BATCH:
             raise OSError("the disk is gone")
         return delete(*arguments)
 
-    monkeypatch.setattr(app._cleaner, "_delete", breaking)
+    monkeypatch.setattr(cleaner_of(app), "_delete", breaking)
     with pytest.raises(OSError, match="the disk is gone"):
         run(app, "first")
     assert left(app) == BATCH, "each batch is committed for itself"
@@ -232,14 +233,14 @@ def test_jobs_run_while_much_is_deleted(app: Queuert) -> None:
 def test_a_chain_named_as_blocker_at_the_last_moment_stays(app: Queuert, monkeypatch: pytest.MonkeyPatch) -> None:
     many_old(app, 2)
     first, second = app.list_chains()
-    delete = app._cleaner._delete
+    delete = cleaner_of(app)._delete
     waiting: list[Any] = []
 
     def first_name_it(*arguments: Any) -> Any:
         waiting.append(app.start_chain("work", blockers=[first]))
         return delete(*arguments)
 
-    monkeypatch.setattr(app._cleaner, "_delete", first_name_it)
+    monkeypatch.setattr(cleaner_of(app), "_delete", first_name_it)
     run(app)
     assert app.get_chain(first.id) is not None
     assert app.get_chain(second.id) is None
@@ -263,7 +264,7 @@ def test_on_a_file_the_space_is_given_back(sqlite_path: Path, lent: bool) -> Non
         app.start_chains([NewChain("work", "x" * 1000) for _ in range(1000)])
         app.cancel_chains([chain.id for chain in app.list_chains(limit=1000)])
         make_all_older(app)
-        database: Any = app._database
+        database: Any = database_of(app)
         database.checkpoint()
         size, wal = sqlite_path.stat().st_size, Path(f"{sqlite_path}-wal")
         run(app)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pytest
 from support import eventually, found
 from support.clocks import database_now
+from support.inside import slots_of, worker_threads
 from support.racing import Background
 
 from queuert import Lease, NewChain, Queuert, RunningJob, Worker
@@ -69,7 +70,7 @@ def test_what_was_claimed_and_not_started_goes_back_with_its_attempt_restored(ap
     worker = app.worker(concurrency=1)
     worker.start()
     assert entered.wait(10)
-    eventually(lambda: found(worker._threads)._slots.waiting > 0, timeout=0.4)  # they wait no longer than half a second
+    eventually(lambda: slots_of(worker).waiting > 0, timeout=0.4)  # they wait no longer than half a second
     leaving = Background(lambda: once_stopping(worker, leave))
     assert worker.stop(timeout=10)
     leaving.result()
@@ -104,7 +105,7 @@ def test_past_the_timeout_handlers_are_told_to_stop(app: Queuert) -> None:
     job = app.get_job(chain.id)
     assert job is not None
     assert (job.status, job.attempt - job.attempts_forgiven) == ("pending", 0)
-    eventually(lambda: found(worker._threads).ended.is_set())
+    eventually(lambda: worker_threads(worker).ended.is_set())
 
 
 def test_a_handler_that_swallows_the_signal_is_named_and_keeps_its_lease(

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import eventually, found
+from support import eventually
+from support.inside import context_of, database_of, dispatcher_of, repository_of, worker_threads
 
 from queuert import Lease, NewChain, Queuert, QueuertError, RunningJob, UnknownJobTypeError, Worker
 from queuert.worker.attempt import AttemptRun
@@ -87,7 +88,7 @@ def test_five_hundred_starts_leak_nothing(app: Queuert) -> None:
     gc.collect()
     eventually(lambda: threading.active_count() <= threads)
     eventually(lambda: open_files() <= files + 2)
-    database: Any = app._context.database
+    database: Any = database_of(app)
     assert getattr(database, "_reserved", 0) == 0
 
 
@@ -110,7 +111,7 @@ def test_a_thread_that_dies_takes_the_worker_down_with_its_error(
 
     with caplog.at_level(logging.CRITICAL, "queuert.worker"):
         worker.start()
-        crew: Any = worker._threads
+        crew: Any = worker_threads(worker)
         if role == "dispatcher":
             crew._dispatcher._step = broken
         elif role == "keeper":
@@ -120,7 +121,7 @@ def test_a_thread_that_dies_takes_the_worker_down_with_its_error(
         elif role == "slots":
             crew._slots._work = broken
         else:
-            monkeypatch.setattr(app._context.repository, "lock_expired", broken)
+            monkeypatch.setattr(repository_of(app), "lock_expired", broken)
         app.start_chain("job")
         eventually(lambda: worker.error is not None)
         leave.set()
@@ -140,7 +141,7 @@ def test_run_and_the_block_raise_what_killed_the_worker(app: Queuert) -> None:
 
     def use(worker: Any, error: Exception | None = None) -> None:
         with worker:
-            worker._threads._dispatcher._step = broken
+            dispatcher_of(worker)._step = broken
             app.start_chain("job")
             eventually(lambda: worker.error)
             if error is not None:
@@ -148,7 +149,7 @@ def test_run_and_the_block_raise_what_killed_the_worker(app: Queuert) -> None:
 
     worker: Any = app.worker()
     worker.start()
-    worker._threads._dispatcher._step = broken
+    dispatcher_of(worker)._step = broken
     app.start_chain("job")
     with pytest.raises(ZeroDivisionError):
         worker.run()
@@ -230,7 +231,7 @@ def test_an_idle_worker_uses_hardly_any_cpu(app: Queuert) -> None:
     with app.worker(concurrency=10) as worker:
         app.wait_for(app.start_chain("job"), timeout=10)
         worker.events.watch()
-        found(worker._threads)._dispatcher.scheduled("job")
+        dispatcher_of(worker).scheduled("job")
         worker.events.wait("looked")
         cpu, clock = time.process_time(), time.monotonic()
         time.sleep(2)  # a rate needs a time to be one of
@@ -252,7 +253,7 @@ def test_chores_are_called_again_and_again_and_harm_nobody(app: Queuert, caplog:
         stopping.set()
 
     app.job("job")(lambda job: "ran")
-    worker = Worker(app._context, reap_interval=0.05, housekeeping=[failing, endless])
+    worker = Worker(context_of(app), reap_interval=0.05, housekeeping=[failing, endless])
     worker.events.watch()
     with worker:
         assert stuck.wait(10)

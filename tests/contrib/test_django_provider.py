@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from support import eventually, found
+from support.inside import database_of, notifier_of
 
 pytest.importorskip("django")
 
@@ -73,7 +74,7 @@ def app(entry: dict[str, Any]) -> Iterator[Queuert]:
 def heard(app: Queuert) -> list[Notice]:
     """What is published in this process, as it happens."""
     notices: list[Notice] = []
-    notifier: Any = app._context.notifier
+    notifier: Any = notifier_of(app)
     publish = notifier.publish
 
     def record(told: Any) -> None:
@@ -655,7 +656,7 @@ def test_the_name_of_a_file_may_be_a_uri(sqlite_path: Path) -> None:
 def test_others_that_write_all_the_time_do_not_starve_a_transaction_that_read_first(sqlite_path: Path) -> None:
     neighbour = BusyNeighbour(sqlite_path)
     with django_database(database_settings(sqlite_path)), make_app() as app:
-        app._database.run(neighbour.work)
+        database_of(app).run(neighbour.work)
         assert orders() == {100: "theirs", 1: "ours"}
     assert (neighbour.wrote, neighbour.kept_out) == (1, 1)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from processes import run, started
+from support.inside import context_of
 from support.waiting import eventually
 
 flask = pytest.importorskip("flask")
@@ -143,7 +144,7 @@ def test_options_come_from_the_configuration(sqlite_path: Path) -> None:
     app = make_app(queue, QUEUERT_DATABASE=f"sqlite:///{sqlite_path}", QUEUERT_TABLE_PREFIX="shop_", QUEUERT_HISTORY="failures")
     with app.app_context(), pytest.raises(SchemaVersionError, match="shop_job"):
         queue.stats()
-    assert queue.queuert._context.settings.history == "failures"
+    assert context_of(queue.queuert).settings.history == "failures"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool, StaticPool
 from support import eventually, found
+from support.inside import context_of, database_of, notifier_of
 from support.postgres import closed_by_the_server
 
 from queuert import NewChain, Queuert, RunningJob, current_job
@@ -109,7 +110,7 @@ class Heard:
 
     def __init__(self, app: Queuert) -> None:
         self.notices: list[Notice] = []
-        notifier: Any = app._context.notifier
+        notifier: Any = notifier_of(app)
         publish = notifier.publish
 
         def record(notices: Any) -> None:
@@ -283,10 +284,10 @@ def test_on_postgresql_a_session_needs_no_notify_in_its_transaction(
     engine = make_engine(engine_url(request, "postgres"))
     with make_app(engine) as app:
         statements: list[str] = []
-        monkeypatch.setattr(app._context.notifier, "notify_in_transaction", lambda *args: statements.append("notify"))
+        monkeypatch.setattr(notifier_of(app), "notify_in_transaction", lambda *args: statements.append("notify"))
         with Session(engine) as session, session.begin():
             app.start_chain("ship", conn=session)
-            assert app._context.channel_in_transaction(app._context.join(session), Channel.SCHEDULED) is None
+            assert context_of(app).channel_in_transaction(context_of(app).join(session), Channel.SCHEDULED) is None
         assert statements == []
     engine.dispose()
 
@@ -609,7 +610,7 @@ def test_others_that_write_all_the_time_do_not_starve_a_transaction_that_read_fi
     engine = sa.create_engine(f"sqlite:///{sqlite_path}", **({} if level is None else {"isolation_level": level}))
     neighbour = BusyNeighbour(sqlite_path)
     with make_app(engine) as app:
-        app._database.run(neighbour.work)
+        database_of(app).run(neighbour.work)
         assert orders(engine) == {100: "theirs", 1: "ours"}
     assert (neighbour.wrote, neighbour.kept_out) == (1, 1)
     engine.dispose()
@@ -725,7 +726,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
     with pytest.raises(DatabaseUnavailableError, match="cannot be reached") as raised:
         app.stats()
     assert "secret-word" not in str(raised.value)
-    assert app._database.is_transient(raised.value)
+    assert database_of(app).is_transient(raised.value)
 
 
 def test_the_one_connection_in_memory_is_not_taken_from_under_a_session() -> None:

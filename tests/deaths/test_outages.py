@@ -17,6 +17,7 @@ import pytest
 from support import eventually
 from support.audit import check_attempts, check_no_orphans, ledger, outcomes, rows, statuses, unfinished
 from support.fleet import Fleet, Worker
+from support.inside import database_of
 from support.own_postgres import OwnServer, own_server
 from support.silence import SilentProxy
 from workload import prepare
@@ -200,7 +201,7 @@ def locked(path: Path) -> closing[sqlite3.Connection]:
 def wait_for_the_lease_to_end(client: Queuert, chains: list[Chain]) -> None:
     now = "strftime('%Y-%m-%dT%H:%M:%f', 'now') || '000Z'"
     expired = f"SELECT count(*) FROM queuert_job WHERE type_name = 'slow' AND leased_until < {now}"
-    database: Any = client._database
+    database: Any = database_of(client)
     with closing(sqlite3.connect(database.path)) as conn:
         eventually(lambda: conn.execute(expired).fetchone()[0] == len(chains))
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from support import eventually
 from support.fleet import Marks
+from support.inside import notifier_of
 
 from queuert import Backoff, Continuation, JobTypes, Lease, Queuert, RunningJob
 from queuert.notify.protocol import Channel
@@ -236,7 +237,7 @@ def stay_in_the_library(app: Queuert, marks: Marks, point: str) -> None:
     """Have the process stay where no handler runs."""
     slots: Any = Slots
     writer: Any = ResultWriter
-    notifier: Any = app._context.notifier
+    notifier: Any = notifier_of(app)
     if point == "claimed":
         slots.submit = lambda self, claimed: stay(marks, point, claimed[0].job.id)
     elif point == "returned":
@@ -257,7 +258,7 @@ def main(options: dict[str, Any]) -> int:
     marks = Marks(Path(options["marks"]))
     app = Queuert(options["url"], **options.get("app", {}))
     if "heartbeat" in options:
-        notifier: Any = app._context.notifier
+        notifier: Any = notifier_of(app)
         notifier._heartbeat = options["heartbeat"]
     app.include(make_types(marks, **options.get("types", {})))
     stay_in_the_library(app, marks, options.get("stay", ""))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from queuert import Queuert
+from support.inside import database_of
 
 
 class Gone(Exception):
@@ -20,7 +21,7 @@ def gone(*args: object, **options: object) -> Any:
 @contextmanager
 def outage(app: Queuert, run: Callable[..., Any] = gone) -> Iterator[None]:
     """Transactions go to `run` instead. Its `Gone` is taken for an error that passes, also when it is looked at later."""
-    database: Any = app._context.database
+    database: Any = database_of(app)
     is_transient, usual = database.is_transient, database.run
     database.is_transient = lambda error: isinstance(error, Gone) or is_transient(error)
     database.run = run

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from queuert.postgres.session import PostgresSession
+from support.inside import lock_of
 from support.store import Store
 from support.waiting import eventually
 
@@ -82,7 +83,7 @@ def wait_until_blocked(store: Store, number: int = 1) -> None:
     On a SQLite file the first of them tries to begin, behind another connection, and the others stand in line behind it.
     """
     if store.dialect == "sqlite":
-        eventually(lambda: store.database._lock.waiting_writers >= number - 1, every=0.002)
+        eventually(lambda: lock_of(store.database).waiting_writers >= number - 1, every=0.002)
         return
     waiting = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
