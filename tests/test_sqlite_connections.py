@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 from support import eventually
-from support.inside import connections_of, lock_of
 from support.racing import Background
 
 from queuert.errors import (
@@ -384,7 +383,7 @@ def test_writers_go_in_the_order_they_came(database: SqliteDatabase) -> None:
             thread = threading.Thread(target=insert, args=(database, str(number)))
             thread.start()
             threads.append(thread)
-            eventually(lambda expected=number + 1: lock_of(database).waiting_writers == expected)
+            eventually(lambda expected=number + 1: database._lock.waiting_writers == expected)
     for thread in threads:
         thread.join(10)
     assert texts(database) == [str(number) for number in range(8)]
@@ -592,7 +591,7 @@ def holder(sqlite_path: Path, file: SqliteDatabase) -> Iterator[Any]:
 
 def test_a_writer_waits_for_another_process(holder: Any, file: SqliteDatabase) -> None:
     writing = Background(lambda: insert(file, "ours"))
-    eventually(lambda: lock_of(file)._writer)  # it has our lock, and tries to get the file's
+    eventually(lambda: file._lock._writer)  # it has our lock, and tries to get the file's
     holder.stdin.write("\n")
     holder.stdin.flush()
     writing.result()
@@ -906,7 +905,7 @@ def test_close_is_idempotent_and_a_later_call_opens_again(file: SqliteDatabase) 
     assert texts(file) == ["a"]
     file.close()
     file.close()
-    assert not connections_of(file).opened
+    assert not file._connections.opened
     insert(file, "b")
     assert texts(file) == ["a", "b"]
 
@@ -915,19 +914,19 @@ def test_close_while_in_use_closes_when_given_back(file: SqliteDatabase) -> None
     with file.block() as session, ThreadPoolExecutor(1) as pool:
         pool.submit(file.close).result(10)
         session.run(INSERT, {"text": "a"})
-    assert not connections_of(file).opened
+    assert not file._connections.opened
     with file.read() as session:
         file.close()
         assert session.run(COUNT, {}) == [(1,)]
-    assert not connections_of(file).opened
+    assert not file._connections.opened
     with file.block() as session:
         file.close()
         session.run(INSERT, {"text": "b"})
     assert texts(file) == ["a", "b"]
     with file._maintenance() as conn, ThreadPoolExecutor(1) as pool:
         pool.submit(file.close).result(10)
-        assert conn in connections_of(file).opened
-    assert not connections_of(file).opened
+        assert conn in file._connections.opened
+    assert not file._connections.opened
 
 
 FORK = """
@@ -965,13 +964,13 @@ FORK = """
             session.raw.execute("CREATE TABLE note (text TEXT)")
     add(database, "parent")
     assert rows(database) == 1
-    mine = set(connections_of(database).opened)
+    mine = set(database._connections.opened)
 
     def child():
-        assert not connections_of(database).opened
+        assert not database._connections.opened
         add(database, "child")
         assert rows(database) == 2
-        assert not (mine & connections_of(database).opened)
+        assert not (mine & database._connections.opened)
         try:
             rows(memory)
         except DatabaseUnavailableError as error:
