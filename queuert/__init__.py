@@ -2,6 +2,7 @@
 
 from queuert.app import Queuert
 from queuert.chains.history import Stats
+from queuert.chains.limits import LimitStatus
 from queuert.chains.new_chain import NewChain
 from queuert.chains.outside import ChainTail
 from queuert.chains.pace import Rate, TypeRates
@@ -37,6 +38,7 @@ from queuert.errors import (
 )
 from queuert.hooks import Hooks
 from queuert.job_types import JobType, JobTypes, Task, TaskOptions
+from queuert.limit import Limit
 from queuert.model import Attempt, Chain, Failure, Job, Page, Pause, Status, TimelineEntry, WorkerInfo
 from queuert.notify.protocol import Channel, Notice, Notifier, Subscription
 from queuert.options import Backoff, Dedup, Lease, Retention
@@ -78,6 +80,8 @@ __all__ = [
     "JobTypeValidationError",
     "JobTypes",
     "Lease",
+    "Limit",
+    "LimitStatus",
     "MigrationStatus",
     "NewChain",
     "Notice",

@@ -13,6 +13,7 @@ from queuert.api.operating import Operates
 from queuert.api.reading import Reads
 from queuert.chains.failing import Mender
 from queuert.chains.history import History
+from queuert.chains.limits import Limits
 from queuert.chains.new_chain import ChainOptions, ChainRef, NewChain, ids_of
 from queuert.chains.operate import Operator
 from queuert.chains.outside import ChainTail, complete_from_outside
@@ -117,6 +118,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         self._history = History(self._context)
         self._explainer = Explainer(self._context)
         self._mender = Mender(self._context)
+        self._limits = Limits(self._context)
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._releaser = Releaser(self._context)
         self._cleaner = Cleaner(self._context, Retention() if retention is None else retention)
@@ -267,6 +269,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         dedup: Dedup | None = None,
         blockers: Sequence[ChainRef] | None = None,
         blockers_until: BlockersUntil = "completed",
+        limit_key: object = None,
     ) -> Chain:
         """Start a chain: with `conn` in your own transaction, without it in one of its own.
 
@@ -274,7 +277,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         `blockers` are chains that must complete before, or only close with `blockers_until="closed"`.
         """
         plain = id is None and at is None and after is None and priority is None and dedup is None and blockers is None
-        if plain and max_attempts is UNSET and blockers_until == "completed":
+        if plain and max_attempts is UNSET and blockers_until == "completed" and limit_key is None:
             return self._starter.start_one(job_type, input, conn)
         new = NewChain(
             job_type,  # type: ignore[arg-type, unused-ignore]  # the overloads have related it to the input
@@ -287,6 +290,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
             dedup=dedup,
             blockers=blockers,
             blockers_until=blockers_until,
+            limit_key=limit_key,
         )
         return self._starter.start([new], conn)[0]
 

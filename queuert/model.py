@@ -79,6 +79,10 @@ class Job:
     failure_chain_id: str | None = None
     # Whether its blockers must have completed, or only have closed.
     blockers_until: str = "completed"
+    # What it counts for, and its place where the jobs of a key run in order.
+    limit_name: str | None = None
+    limit_key: str | None = None
+    limit_at: datetime | None = None
     # How often in a row it was lost with its worker, and how often in a row a failure was not held against it.
     losses: int = 0
     excuses: int = 0

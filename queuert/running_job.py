@@ -147,6 +147,7 @@ class RunningJob(Job, Generic[InputT]):
         max_attempts: int | _Unset | None = UNSET,
         blockers: Sequence[ChainRef] | None = None,
         blockers_until: BlockersUntil = "completed",
+        limit_key: object = None,
     ) -> Continuation:
         """Return this to go on with the next job; it inherits the priority unless given another."""
         return self._attempt.continue_with(
@@ -159,11 +160,16 @@ class RunningJob(Job, Generic[InputT]):
             max_attempts=max_attempts,
             blockers=blockers,
             blockers_until=blockers_until,
+            limit_key=limit_key,
         )
 
     def reschedule(self, *, after: Duration | None = None, at: datetime | None = None, error: str | None = None) -> NoReturn:
         """Try again exactly then; this try does not count against `max_attempts`."""
         self._attempt.reschedule(after=after, at=at, error=error)
+
+    def throttle(self, seconds: Duration) -> NoReturn:
+        """The other side wants a pause: nothing with this job's limit key starts before it is over. It costs no attempt."""
+        self._attempt.reschedule(after=seconds, at=None, error="The other side wants a pause.", hold=True)
 
     def fail(self, code: str, detail: str | None = None) -> NoReturn:
         """Fail for good: no more attempts."""

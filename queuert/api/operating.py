@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from queuert.chains.limits import Limits
 from queuert.chains.new_chain import ChainRef, ids_of
 from queuert.chains.operate import Operator, checked_actor, checked_reason
 from queuert.chains.pauses import Pauses
@@ -13,6 +14,7 @@ from queuert.chains.periodic import Ticker
 from queuert.context import Context
 from queuert.job_types import JobTypeOrName
 from queuert.model import Chain, Job, Pause
+from queuert.options import Duration
 
 
 class Operates:
@@ -20,6 +22,7 @@ class Operates:
 
     _context: Context
     _operator: Operator
+    _limits: Limits
     _pauses: Pauses
     _ticker: Ticker
 
@@ -144,3 +147,25 @@ class Operates:
         self._ticker.require(name, conn)
         self._pauses.resume_schedule(name, conn)
         self._ticker.look_soon()
+
+    def set_limit(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: float | None = None,
+        per: Duration | None = None,
+        burst: int | None = None,
+        actor: str | None = None,
+        conn: Any = None,
+    ) -> None:
+        """Set numbers of a limit over the code's, in every worker, at once; what is left out stays the code's.
+
+        A limit without a name has that of its type.
+        """
+        numbers = {"concurrency": concurrency, "rate": rate, "per": per, "burst": burst}
+        self._limits.set(name, conn, actor=checked_actor(actor), **numbers)  # type: ignore[arg-type]  # checked there
+
+    def reset_limit(self, name: str, *, conn: Any = None) -> None:
+        """Let the code's numbers count again."""
+        self._limits.reset(name, conn)

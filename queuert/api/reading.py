@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
 
 from queuert.chains.history import History, Stats
+from queuert.chains.limits import Limits, LimitStatus
 from queuert.chains.new_chain import ChainRef
 from queuert.chains.read import Reader
 from queuert.chains.why import Explainer, Why
@@ -24,6 +25,7 @@ class Reads:
     _reader: Reader
     _history: History
     _explainer: Explainer
+    _limits: Limits
 
     def get_job(self, id: Id, *, type_name: JobTypeOrName | None = None, conn: Any = None) -> Job | None:
         """A job, or None; JobTypeMismatchError if its type is another than asked for."""
@@ -198,3 +200,7 @@ class Reads:
     ) -> Stats:
         """How things stand: counts, the oldest, retries, errors, what is stranded."""
         return self._history.stats(types, count_limit, conn)
+
+    def limits(self, *, conn: Any = None) -> list[LimitStatus]:
+        """The limits that are in use, with each key: what runs, what waits, when the next may start."""
+        return self._limits.list(conn)

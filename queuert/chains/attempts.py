@@ -6,14 +6,19 @@ anything is written: whoever is naming the chain as a blocker at this moment is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from queuert.chains.closing import release_closed
 from queuert.chains.failing import failure_of, new_chain_id, start_failure_chains
+from queuert.chains.limits import NO_LIMIT, types_of
 from queuert.context import Context
 from queuert.model import Job, Status
 from queuert.storage.protocol import Session
+
+# What an item has for us and not for the database: the job, and for how long its limit's key is to be held.
+_OURS: Final = ("job", "hold")
 
 
 def end_attempts(context: Context, session: Session, items: Sequence[dict[str, Any]]) -> set[str]:
@@ -23,15 +28,20 @@ def end_attempts(context: Context, session: Session, items: Sequence[dict[str, A
     failing = [i for i in items if i["status"] == Status.FAILED.value and i["id"] in jobs and jobs[i["id"]].on_failed]
     chains = {item["id"]: new_chain_id(context, session) for item in failing}
     plain = [
-        {**{key: value for key, value in item.items() if key != "job"}, "failure_chain_id": chains.get(item["id"])}
+        {**{name: item[name] for name in item if name not in _OURS}, "failure_chain_id": chains.get(item["id"])}
         for item in items
     ]
     ended = context.repository.end_attempts(session, plain)
+    _hold(
+        context, session, [(jobs[i["id"]], i["hold"]) for i in items if i.get("hold") is not None], {each.id for each in ended}
+    )
     failed = {each.id: each.chain_id for each in ended if each.status is Status.FAILED}
     freed = release_closed(context, session, list(failed.values())) if failed else []
+    limits = {job.limit_name for job in jobs.values() if job.limit_name is not None}
+    places = types_of(context.types, limits) if limits else []
     context.announce(
         session,
-        ready=[*(each.type_name for each in ended if each.status is Status.PENDING), *freed],
+        ready=[*(each.type_name for each in ended if each.status is Status.PENDING), *freed, *places],
         closed=list(failed.values()),
         lost=[item["id"] for item in items if item["outcome"] == "lost"],
     )
@@ -44,6 +54,14 @@ def end_attempts(context: Context, session: Session, items: Sequence[dict[str, A
     if started:
         start_failure_chains(context, session, started)
     return {each.id for each in ended}
+
+
+def _hold(context: Context, session: Session, held: Sequence[tuple[Job, float]], ended: set[str]) -> None:
+    """Let nothing start with the limit keys of these jobs for so many seconds; without a limit, nothing of their types."""
+    ours = [(job, pause) for job, pause in held if job.id in ended]
+    if limited := [(job, pause) for job, pause in ours if job.limit_name not in (None, NO_LIMIT)]:
+        items = [{"name": job.limit_name, "key": job.limit_key, "seconds": pause} for job, pause in limited]
+        context.repository.hold_keys(session, items)
 
 
 def lock_failing(
@@ -66,8 +84,22 @@ def lock_failing(
     return free, {str(item["id"]) for item in items} - {str(item["id"]) for item in free}
 
 
+def claimed_item(job: Job) -> dict[str, Any]:
+    """What `release_claims` needs of a job."""
+    item = {"id": job.id, "token": job.lease_token}
+    return item if job.limit_name is None else {**item, "job": job}
+
+
 def release_claims(context: Context, session: Session, worker: str, items: Sequence[dict[str, Any]]) -> set[str]:
     """Give back jobs that were claimed and not started; the ids that were still held."""
-    freed = context.repository.release_claims(session, worker, items)
-    context.announce(session, ready=[job.type_name for job in freed])
-    return {job.id for job in freed}
+    plain = [{"id": item["id"], "token": item["token"]} for item in items]
+    freed = context.repository.release_claims(session, worker, plain)
+    released = {job.id for job in freed}
+    limited = [item["job"] for item in items if item["id"] in released and "job" in item]
+    if limited:
+        counts = Counter((job.limit_name, job.limit_key) for job in limited)
+        rates = [{"name": name, "key": key, "number": number} for (name, key), number in sorted(counts.items())]
+        context.repository.give_back_rates(session, rates)
+    places = types_of(context.types, {job.limit_name for job in limited}) if limited else []
+    context.announce(session, ready=[*(job.type_name for job in freed), *places])
+    return released

@@ -23,6 +23,7 @@ from queuert import observing
 from queuert.chains.blockers import blocker_types, connect, waits_for_itself
 from queuert.chains.closing import check_snapshot
 from queuert.chains.continuing import NextJob
+from queuert.chains.limits import types_of
 from queuert.context import Context
 from queuert.errors import DuplicateJobIdError, StaleSnapshotError
 from queuert.job_types import check_blockers
@@ -148,9 +149,11 @@ def _follow_up(context: Context, session: Session, completions: Sequence[Complet
 
 
 def _announce(context: Context, session: Session, done: Sequence[Completion], freed: Sequence[str]) -> None:
+    limits = {c.job.limit_name for c in done if c.job.limit_name is not None}
+    places = types_of(context.types, limits) if limits else []
     context.announce(
         session,
-        ready=[*freed, *(c.next.job_type.name for c in done if c.next is not None and not c.next.blockers)],
+        ready=[*freed, *places, *(c.next.job_type.name for c in done if c.next is not None and not c.next.blockers)],
         closed=[c.job.chain_id for c in done if c.next is None],
         lost=[c.job.id for c in done if c.token is None and c.job.leased_by],
     )

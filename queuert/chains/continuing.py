@@ -9,6 +9,7 @@ from typing import Any
 
 from queuert import observing
 from queuert.chains.blockers import check_blocker_ids
+from queuert.chains.limits import limit_columns
 from queuert.chains.new_chain import ChainRef, schedule
 from queuert.context import Context
 from queuert.errors import JobTypeValidationError
@@ -50,6 +51,7 @@ def next_job(
     max_attempts: int | _Unset | None = UNSET,
     blockers: Sequence[ChainRef] | None = None,
     blockers_until: BlockersUntil = "completed",
+    limit_key: object = None,
     learns_of_commit: bool = True,
 ) -> NextJob:
     """Check a continuation of `current`. `learns_of_commit` says whether we are told when it is committed."""
@@ -82,8 +84,14 @@ def next_job(
             "next_trace": produced.trace if produced is not None else None,
             "next_until": check_blockers_until(blockers_until),
             "next_on_failed": target.on_failed,
+            **_limit(target, text, limit_key),
         },
         blockers=named,
         explicit_id=id is not None,
         produced=produced,
     )
+
+
+def _limit(target: JobType[Any, Any], text: str, limit_key: object) -> dict[str, Any]:
+    found = limit_columns(target, text, limit_key) if target.limit is not None or limit_key is not None else {}
+    return {f"next_{name}": found.get(name) for name in ("limit_name", "limit_key", "limit_strict")}

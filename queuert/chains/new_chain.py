@@ -31,6 +31,7 @@ class NextOptions(TypedDict, total=False):
     max_attempts: int | _Unset | None
     blockers: Sequence[ChainRef] | None
     blockers_until: BlockersUntil
+    limit_key: object
 
 
 class ChainOptions(NextOptions, total=False):
@@ -53,6 +54,7 @@ class NewChain:
     dedup: Dedup | None = field(default=None, kw_only=True)
     blockers: Sequence[ChainRef] | None = field(default=None, kw_only=True)
     blockers_until: BlockersUntil = field(default="completed", kw_only=True)
+    limit_key: object = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # The generated one could not relate the input to the job type.

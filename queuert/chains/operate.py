@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from queuert import observing
 from queuert.chains.closing import release_closed, reopen
+from queuert.chains.limits import types_of
 from queuert.context import Context
 from queuert.errors import (
     BlockerReference,
@@ -55,6 +56,7 @@ class Operator:
             chains = [chain for _, chain in cancelled]
             freed = release_closed(self._context, session, chains) if chains else []
             lost = [job for job, _ in cancelled if job in running]
+            freed += self._places(tails.values())
             self._context.announce(session, ready=freed, closed=chains, lost=lost)
             observing.act(session, "cancelled", chains, actor, reason)
             return self._existing(session, ids)
@@ -133,14 +135,20 @@ class Operator:
             if references:
                 raise BlockerReferenceError([BlockerReference(*reference) for reference in references])
             chains = repository.get_chains(session, affected)
-            running = [job.id for job in repository.get_jobs(session, list(locked)).values() if job.leased_by]
+            jobs = repository.get_jobs(session, list(locked)).values()
+            running, places = [job.id for job in jobs if job.leased_by], self._places(jobs)
             repository.delete_chains(session, list(chains))
-            self._context.announce(session, closed=list(chains), lost=running)
+            self._context.announce(session, ready=places, closed=list(chains), lost=running)
             observing.act(session, "deleted", list(chains), actor, reason)
             ordered = [*dict.fromkeys(ids), *(identity for identity in affected if identity not in set(ids))]
             return [self._context.payloads.decode_chain(chains[identity]) for identity in ordered if identity in chains]
 
         return self._context.write(conn, work)
+
+    def _places(self, jobs: Iterable[Job]) -> list[str]:
+        """The types that may start when these jobs are gone."""
+        limits = {job.limit_name for job in jobs if job.limit_name is not None}
+        return types_of(self._context.types, limits) if limits else []
 
     def _existing(self, session: Session, ids: Sequence[str]) -> list[Chain]:
         """The chains in the order asked for; all must exist."""

@@ -96,6 +96,7 @@ class ChainTail(Job):
         max_attempts: int | _Unset | None = UNSET,
         blockers: Sequence[ChainRef] | None = None,
         blockers_until: BlockersUntil = "completed",
+        limit_key: object = None,
     ) -> None:
         """Complete the job and go on with the next one."""
         self._check()
@@ -111,6 +112,7 @@ class ChainTail(Job):
             max_attempts=max_attempts,
             blockers=blockers,
             blockers_until=blockers_until,
+            limit_key=limit_key,
             learns_of_commit=self._session.hooks is not None,
         )
         self._complete(Completion(self._raw, None, None, following))

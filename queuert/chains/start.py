@@ -12,6 +12,7 @@ from typing import Any
 
 from queuert import observing
 from queuert.chains.blockers import blocker_types, check_blocker_ids, check_circles, connect
+from queuert.chains.limits import limit_columns
 from queuert.chains.new_chain import NewChain, chain_id, schedule
 from queuert.context import Context
 from queuert.errors import DuplicateJobIdError
@@ -162,6 +163,8 @@ class Starter:
             item["until"] = chain.blockers_until
         if job_type.on_failed is not None:
             item["on_failed"] = job_type.on_failed
+        if job_type.limit is not None or chain.limit_key is not None:
+            item |= limit_columns(job_type, item["input"], chain.limit_key)
         if trace is not None:
             item["trace"] = trace
         explicit = chain.id is not None or not context.ids.are_unique

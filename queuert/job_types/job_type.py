@@ -12,6 +12,7 @@ from queuert.job_types.failure import check_failure_type
 from queuert.job_types.handlers import handler_types
 from queuert.job_types.options import DEFAULT_BACKOFF, DEFAULT_LEASE, BackoffOption, JobTypeOrName, TypeOptions, first_set
 from queuert.job_types.starting import StartsChains, app_of
+from queuert.limit import Limit
 from queuert.options import DEFAULT_MAX_ATTEMPTS, Lease
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class JobType(Generic[InputT_contra, OutputT_co]):
         input: Any = None,
         output: Any = None,
         on_failed: JobTypeOrName | None = None,
+        limit: Limit | None = None,
         options: TypeOptions | None = None,
         registry: JobTypes | None = None,
     ) -> None:
@@ -77,6 +79,10 @@ class JobType(Generic[InputT_contra, OutputT_co]):
         self.continues_with: Final[tuple[str, ...] | None] = type_names(continues_with, "continues_with")
         self.blockers: Final[tuple[str, ...] | None] = type_names(blockers, "blockers")
         self.on_failed: Final[str | None] = _failure_type(name, on_failed)
+        if limit is not None and not isinstance(limit, Limit):
+            raise TypeError(f"limit must be a Limit, not {limit!r}.")
+        self.limit: Final[Limit | None] = limit
+        self.limit_name: Final[str | None] = None if limit is None else limit.name or self.name
         self.options: Final[TypeOptions] = own
         self._registry: Final[JobTypes | None] = registry
 
@@ -137,7 +143,7 @@ class JobType(Generic[InputT_contra, OutputT_co]):
     @property
     def has_extra_columns(self) -> bool:
         """Whether its jobs carry more than the shortest insert writes."""
-        return self.on_failed is not None
+        return self.on_failed is not None or self.limit is not None
 
     def resolve_backoff(self, worker_backoff: BackoffOption | None = None) -> BackoffOption:
         """How retries of this type back off on a worker with this option."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Union
 
+from queuert.limit import Limit
 from queuert.options import (
     UNSET,
     Backoff,
@@ -42,6 +43,7 @@ class JobOptions(TypedDict, total=False):
     priority: int | _Unset
     middleware: Sequence[object]
     on_failed: JobTypeOrName | None
+    limit: Limit | None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from queuert.job_types.options import BackoffOption, JobOptions, JobTypeOrName, 
 from queuert.job_types.schedules import Missed, Periodic, periodic_of
 from queuert.job_types.starting import AppOf
 from queuert.job_types.task import Task
+from queuert.limit import Limit
 from queuert.options import UNSET, Duration, Lease, _Unset
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class DefinesJobTypes:
         priority: int | _Unset = UNSET,
         middleware: Sequence[object] = (),
         on_failed: JobTypeOrName | None = None,
+        limit: Limit | None = None,
     ) -> Any:
         """Make a function the handler of a job type: `@app.job`, or `@app.job("name", ...)`.
 
@@ -102,6 +104,7 @@ class DefinesJobTypes:
             "input": input,
             "output": output,
             "on_failed": on_failed,
+            "limit": limit,
             "options": TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
         }
         return self._decorator(name, check_handler, JobType, definition)
@@ -127,6 +130,7 @@ class DefinesJobTypes:
         priority: int | _Unset = UNSET,
         middleware: Sequence[object] = (),
         on_failed: JobTypeOrName | None = None,
+        limit: Limit | None = None,
     ) -> Any:
         """Make a plain function a job: `@app.task`, or `@app.task("name", ...)` with the options of `job`.
 
@@ -140,6 +144,7 @@ class DefinesJobTypes:
             "blockers": blockers,
             "output": output,
             "on_failed": on_failed,
+            "limit": limit,
             "options": TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
         }
         return self._decorator(name, check_task, Task, definition)
@@ -200,6 +205,7 @@ class DefinesJobTypes:
         priority: int | _Unset = UNSET,
         middleware: Sequence[object] = (),
         on_failed: JobTypeOrName | None = None,
+        limit: Limit | None = None,
     ) -> JobType[Any, Any]:
         """Make a job type without a handler, for a process that only enqueues. The options are those of `job`."""
         return self._job_types._add(
@@ -211,6 +217,7 @@ class DefinesJobTypes:
             input=input,
             output=output,
             on_failed=on_failed,
+            limit=limit,
             options=TypeOptions(max_attempts, backoff, lease, timeout, priority, middleware),
         )
 
@@ -358,6 +365,7 @@ def _publish(job_types: Sequence[JobType[Any, Any]], registries: Sequence[JobTyp
         for job_type in job_types:
             if registry._all.get(job_type.name, job_type) is not job_type:
                 raise DuplicateJobTypeError(job_type.name)
+            _check_limit(job_type, registry)
     for registry in registries:
         registry._all.update((job_type.name, job_type) for job_type in job_types)
 
@@ -366,3 +374,17 @@ def _check_schedules(periodics: Iterable[Periodic], registries: Sequence[JobType
     for periodic in periodics:
         if any(registry.periodics.get(periodic.name, periodic) is not periodic for registry in registries):
             raise ValueError(f"There is a schedule {periodic.name!r} already: give this one another name=.")
+
+
+def _check_limit(job_type: JobType[Any, Any], registry: JobTypes) -> None:
+    """Types that share the name of a limit have the same limit."""
+    if job_type.limit is None:
+        return
+    for other in registry._all.values():
+        if other.limit is None or other is job_type or other.limit_name != job_type.limit_name:
+            continue
+        if not job_type.limit.same_numbers(other.limit):
+            raise ValueError(
+                f"The limit {job_type.limit_name!r} of {job_type.name!r} differs from that of {other.name!r}: "
+                "one name stands for one limit."
+            )

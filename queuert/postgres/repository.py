@@ -148,6 +148,30 @@ class PostgresRepository(Repository):
         params = {"items": dumps(items), "sign": json.dumps(sign), "rates": dumps(rates)}
         return {str(row[0]) for row in self._run(session, "renew_and_sign", worker=worker, **params)}
 
+    def lock_limit_keys(self, session: Session, items: Sequence[Item]) -> None:
+        if not items:
+            return
+        encoded = dumps(items)
+        if len(self._run(session, "lock_limit_keys", items=encoded)) < len(items):
+            self._run(session, "make_limit_keys", items=encoded)
+            self._run(session, "lock_limit_keys", items=encoded)
+
+    def claim_limited(
+        self,
+        session: Session,
+        *,
+        worker: str,
+        token: int,
+        levels: Sequence[Item],
+        heads: Sequence[Item],
+        limit: int,
+        suspect: bool,
+        held: Sequence[str],
+    ) -> Claim:
+        lists = {"levels": dumps(levels), "heads": dumps(heads), "held": array(held)}
+        rows = self._run(session, "claim_limited", worker=worker, token=token, limit=limit, suspect=suspect, **lists)
+        return Claim(rows, worker, token, suspect, more=True)
+
     # Completing
 
     def encode_completions(self, worker: str | None, items: Sequence[Item]) -> _Encoded:

@@ -21,6 +21,7 @@ def _tokens(names: Names) -> dict[str, str]:
         **{table: f'"{names.prefix}{table}"' for table in TABLES},
         "id_type": names.id_type or "text",
         "now": _NOW,
+        "claimed_columns": ", ".join(_readable(column) for column in CLAIMED_COLUMNS),
         "due_columns": ", ".join(_DUE.get(column, _readable(column)) for column in CLAIMED_COLUMNS),
     }
 

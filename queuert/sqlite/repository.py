@@ -27,7 +27,7 @@ _CLAIMED_ID: Final = CLAIMED_COLUMNS.index("id")
 _COMPLETED: Final = ("id", "worker", "token", "output", "outcome", "holder", "waited")
 _CONTINUED: Final = (
     *("next_id", "next_type", "next_input", "next_priority", "next_at", "next_after", "next_max_attempts", "next_blockers"),
-    *("next_trace", "next_until", "next_on_failed"),
+    *("next_trace", "next_until", "next_on_failed", "next_limit_name", "next_limit_key", "next_limit_strict"),
 )
 _ONE: Final = dict.fromkeys(("outcome", "holder", "waited", "next_id"))
 
@@ -124,6 +124,31 @@ class SqliteRepository(Repository):
     ) -> set[str]:
         self._run(session, "sign_of_life", worker=worker, sign=json.dumps(sign), rates=dumps(rates))
         return self.renew_leases(session, worker, items) if items else set()
+
+    def no_claim(self, worker: str, token: int, suspect: bool) -> Claim:
+        return Claim(("[]", None), worker, token, suspect, more=False)
+
+    def lock_limit_keys(self, session: Session, items: Sequence[Item]) -> None:
+        self._run(session, "make_limit_keys", items=dumps(items))
+
+    def claim_limited(
+        self,
+        session: Session,
+        *,
+        worker: str,
+        token: int,
+        levels: Sequence[Item],
+        heads: Sequence[Item],
+        limit: int,
+        suspect: bool,
+        held: Sequence[str],
+    ) -> Claim:
+        lists = {"levels": dumps(levels), "heads": dumps(heads), "held": dumps(held)}
+        params = {"worker": worker, "token": token, "limit": limit, "suspect": suspect, **lists}
+        if not session.change(self.queries["claim_limited"], params):
+            return self.no_claim(worker, token, suspect)
+        jobs = self._run(session, "claimed_now", worker=worker, token=token)[0][0]
+        return Claim((jobs, None), worker, token, suspect, more=True)
 
     # Completing
 

@@ -10,6 +10,7 @@ from queuert.model import Job
 
 TABLES: Final = (
     *("job", "job_blocker", "job_key", "job_attempt", "job_event", "singleton", "worker", "worker_rate", "pause"),
+    *("limit", "limit_key"),
     "migration",
 )
 JOB_COLUMNS: Final = tuple(column.name for column in fields(Job))
@@ -20,7 +21,7 @@ CLAIMED_COLUMNS: Final = tuple(
     if column
     not in (
         *("output", "status", "completed_at", "completed_by", "leased_by", "lease_token", "heartbeat_at"),
-        *("continued_to", "open_blockers", "suspect", "failure_chain_id"),
+        *("continued_to", "open_blockers", "suspect", "failure_chain_id", "limit_at"),
     )
 )
 # A chain is read through its first job, `r`, and its tail, `t`.

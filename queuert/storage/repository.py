@@ -15,6 +15,8 @@ from typing import Any, Final
 from queuert.codec.text import make_encoder
 from queuert.model import Attempt, Chain, Job, Status
 from queuert.storage.attendance import AttendanceRepository
+from queuert.storage.closing import ClosingOperations
+from queuert.storage.limits import LimitOperations
 from queuert.storage.loader import Query
 from queuert.storage.names import Names
 from queuert.storage.protocol import Block, Commit, Row, Session
@@ -26,7 +28,6 @@ from queuert.storage.records import (
     Freed,
     LeaseState,
     Level,
-    Released,
     RowReader,
     Running,
     freed,
@@ -47,7 +48,7 @@ def dumps(items: Iterable[object]) -> str:
     return _encode(items if isinstance(items, (list, tuple)) else list(items)) if items else "[]"
 
 
-class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository):
+class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository, ClosingOperations, LimitOperations):
     """The operations on the tables of one app."""
 
     # Whether one statement completes a group of jobs, so that it needs no transaction around it.
@@ -65,6 +66,9 @@ class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository):
     @abstractmethod
     def _list(self, values: Iterable[object]) -> object:
         """The parameter for a list of ids or names."""
+
+    def _dumps(self, items: Iterable[object]) -> str:
+        return dumps(items)
 
     def _run(self, session: Session, query: str, /, **params: object) -> list[Row]:
         return session.run(self.queries[query], params)
@@ -142,6 +146,10 @@ class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository):
         """What a claim has taken whose answer was lost, where answers can get lost."""
         return Claim([], worker, token, suspect, more=True)
 
+    def no_claim(self, worker: str, token: int, suspect: bool) -> Claim:
+        """A claim that took nothing."""
+        return Claim([], worker, token, suspect, more=False)
+
     def claimed_jobs(self, claim: Claim) -> list[Job]:
         """The jobs of a claim, in claim order."""
         return self._rows.claimed(claim.rows, claim)
@@ -177,14 +185,6 @@ class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository):
     def end_attempts(self, session: Session, items: Sequence[Item]) -> list[EndedAttempt]:
         return [self._ended(row) for row in self._run(session, "end_attempts", items=dumps(items))]
 
-    def unstarted_failures(self, session: Session, limit: int) -> list[Job]:
-        """Jobs that failed for good and whose chain for that was not started."""
-        return [self._rows.job(row) for row in self._run(session, "unstarted_failures", limit=limit)]
-
-    def note_failures(self, session: Session, items: Sequence[Item]) -> set[str]:
-        """Note which chains are started for failed jobs; those for which nobody else did."""
-        return {str(row[0]) for row in self._run(session, "note_failures", items=dumps(items))}
-
     def _ended(self, row: Row) -> EndedAttempt:
         return EndedAttempt(str(row[0]), str(row[1]), row[2], STATUS[row[3]], self._rows.time(row[4]))
 
@@ -216,23 +216,6 @@ class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository):
         """Complete one job as the last act of a block and COMMIT, in one round trip; None where that gains nothing. There is no
         commit if its lease was lost."""
         return None
-
-    @abstractmethod
-    def release_closed(self, session: Session, ids: Sequence[str]) -> Released:
-        """Chains have failed or were cancelled: free who waited until they have closed."""
-
-    @abstractmethod
-    def reopen_blockers(self, session: Session, ids: Sequence[str]) -> bool:
-        """Closed chains are about to be open again, for those who wait until they have closed. Whether the transaction sees
-        only what was committed before it began."""
-
-    @abstractmethod
-    def recount_blockers(self, session: Session, ids: Sequence[str]) -> list[Freed]:
-        """Count anew what these jobs wait for, of those that wait until their blockers have closed; what was freed."""
-
-    def overdue_joins(self, session: Session, limit: int) -> list[str]:
-        """Jobs that wait until their blockers have closed, which all of these have."""
-        return [str(row[0]) for row in self._run(session, "overdue_joins", limit=limit)]
 
     @abstractmethod
     def lock_closing(self, session: Session, ids: Sequence[str], *, wait: bool = True) -> set[str]:

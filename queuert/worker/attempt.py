@@ -392,7 +392,7 @@ class AttemptRun:
         self._continuations.append(made)
         return made
 
-    def reschedule(self, *, after: Any, at: datetime | None, error: str | None) -> NoReturn:
+    def reschedule(self, *, after: Any, at: datetime | None, error: str | None, hold: bool = False) -> NoReturn:
         if (after is None) == (at is None):
             raise ValueError("reschedule takes exactly one of `after` and `at`.")
         if error is not None and not isinstance(error, str):
@@ -408,6 +408,7 @@ class AttemptRun:
             forgive=1,
             detail=None if error is None else clean(error, MAX_DETAIL),
             error=None if error is None else clean(error, MAX_ERROR),
+            hold=due_after if hold else None,
         )
         raise _Decided(f"Job {self.job.id} is rescheduled.")
 

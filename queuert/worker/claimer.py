@@ -8,6 +8,7 @@ claim leaves nothing behind it, when there is news, and after a second; or later
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ from queuert.options import Lease
 from queuert.storage.protocol import Session
 from queuert.storage.records import Claim, Level
 from queuert.worker.held import Held, Terms
+from queuert.worker.limited import LimitedClaims
 
 HINT_LASTS = 1.0
 HINT_LASTS_AT_LEAST = 0.1
@@ -66,6 +68,10 @@ class Claimer:
         """Token and start of a claim of which no answer came: of one for suspects, of one for others."""
         self._most = max(1, MOST_BYTES // context.payloads.max_bytes)
         self._largest = 0.0
+        # Types that have a limit are claimed by statements of their own.
+        self._limits = LimitedClaims(context, worker_id)
+        self._limited: dict[str, float] = {}
+        self._limited_first = False
 
     @property
     def unsure_of_suspect(self) -> bool:
@@ -82,7 +88,9 @@ class Claimer:
             wanted = names if self._only is None else [name for name in names if name in self._only]
             leases = {name: Terms.of(types.get(name).resolve_lease(self._lease)) for name in wanted}
             # In this order, since those who bring notices look here too.
-            self._durations = {name: lease.duration for name, lease in leases.items()}
+            durations = {name: lease.duration for name, lease in leases.items()}
+            self._limited = {name: each for name, each in durations.items() if types.get(name).limit is not None}
+            self._durations = {name: each for name, each in durations.items() if name not in self._limited}
             self._leases = leases
             self._known = known
         return self._leases
@@ -103,7 +111,44 @@ class Claimer:
         if suspect in self._unsure and (found := self._recover(suspect)):
             return found
         limit = min(limit, self._most, max(1, int(USUAL_BYTES / self._largest)) if self._largest > SMALL else limit)
-        if only in leases and self._context.repository.has_claim_head:
+        if not self._limited:
+            return self._claim_unlimited(limit, suspect, running, only)
+        if only in self._limited:
+            return self._claim_limited(limit, suspect, running, only)
+        if only is not None:
+            return self._claim_unlimited(limit, suspect, running, only)
+        if not self._durations:
+            return self._claim_limited(limit, suspect, running)
+        # Whoever is first may take all: so they take turns.
+        self._limited_first = not self._limited_first
+        claims = [self._claim_unlimited, self._claim_limited]
+        taken: list[Held] = []
+        more = False
+        for claim in reversed(claims) if self._limited_first else claims:
+            if len(taken) < limit:
+                try:
+                    taken += claim(limit - len(taken), suspect, running)
+                except Exception as error:
+                    if not taken or not self._context.database.is_transient(error):
+                        raise
+                    break  # these are ours, whatever the database does now
+                more |= self.more
+        self.more = more or len(taken) >= limit
+        return taken
+
+    def _claim_limited(self, limit: int, suspect: bool, running: Sequence[str], only: str | None = None) -> list[Held]:
+        """Claim jobs of types that have a limit."""
+        leases = self._limited if only is None else {only: self._limited[only]}
+        token = secrets.randbits(63)
+        started = time.monotonic()
+        with self._context.explained(), self._noting(token, started, suspect):
+            taken = self._limits.claim(leases, limit, token=token, suspect=suspect, held=running)
+        self.more = taken.more
+        return self._held(started, self._context.repository.claimed_jobs(taken))
+
+    def _claim_unlimited(self, limit: int, suspect: bool, running: Sequence[str], only: str | None = None) -> list[Held]:
+        """Claim jobs of types that have none."""
+        if only in self._durations and self._context.repository.has_claim_head:
             return self._held(*self._claim_head(only, limit, running))
         levels = [] if suspect else self._hint()
         claimed = self._claim(limit, suspect, running, levels)
@@ -198,12 +243,21 @@ class Claimer:
         if not self.types:
             return None
         with self._context.explained(), self._context.database.read() as session:
-            return self._context.repository.next_due(session, list(self._leases))
+            repository = self._context.repository
+            due = repository.next_due(session, list(self._durations)) if self._durations else None
+            if not self._limited or (due is not None and due <= 0):
+                return due
+            if self._limits.suspects_due(session, self._limited):
+                return 0.0
+            times = [due, repository.next_scheduled(session, list(self._limited)), self._limits.look_at - time.monotonic()]
+        found = min(each for each in times if each is not None)
+        return None if found == math.inf else found
 
     # How far the last claim came
 
     def news(self) -> None:
-        """Something was scheduled that the hint may hide."""
+        """Something was scheduled that the hint may hide, or a place of a limit may be free."""
+        self._limits.look_at = 0.0
         if self._levels and time.monotonic() - self._hinted_at > max(HINT_LASTS_AT_LEAST, self._worth_keeping):
             self._levels = []
 

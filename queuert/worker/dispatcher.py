@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from queuert.chains.attempts import release_claims
+from queuert.chains.attempts import claimed_item, release_claims
 from queuert.context import Context
 from queuert.notify.protocol import ANYTHING
 from queuert.worker import suspects
@@ -186,6 +186,7 @@ class Dispatcher:
         limit = self._limit(now)
         if limit > 0 and self._maybe_changed:
             self._maybe_changed = False
+            self._claimer.news()
             self._more = self._more or self._is_due()
         if not self._more or limit <= 0:
             return self._until(time.monotonic())
@@ -315,12 +316,14 @@ class Dispatcher:
 
     def _return(self) -> None:
         returned = list(self._returned)
-        items = [{"id": held.job.id, "token": held.job.lease_token} for held in returned]
+        items = [claimed_item(held.job) for held in returned]
+        single = not any("job" in item for item in items)
         for held in returned:
             held.over = True
         try:
             self._context.database.run(
-                lambda session: release_claims(self._context, session, self._worker_id, items), single=True
+                lambda session: release_claims(self._context, session, self._worker_id, items),
+                single=single,
             )
         except Exception:
             self._return_unsure = True

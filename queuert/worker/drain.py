@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable
 
-from queuert.chains.attempts import release_claims
+from queuert.chains.attempts import claimed_item, release_claims
 from queuert.context import Context
 from queuert.job_types import JobTypeOrName
 from queuert.options import Duration, seconds
@@ -91,5 +91,9 @@ class _Drain:
         return [] if outcome.committed or outcome.lost else [Result(held, outcome)]
 
     def _give_back(self, unstarted: list[Held]) -> None:
-        items = [{"id": held.job.id, "token": held.job.lease_token} for held in unstarted]
-        self._context.database.run(lambda session: release_claims(self._context, session, self._id, items), single=True)
+        items = [claimed_item(held.job) for held in unstarted]
+        single = not any("job" in item for item in items)
+        self._context.database.run(
+            lambda session: release_claims(self._context, session, self._id, items),
+            single=single,
+        )

@@ -132,3 +132,19 @@ class Pause(models.Model):
     class Meta:
         db_table = table("pause")
         default_permissions = ()
+
+
+class Limit(models.Model):
+    name = models.TextField(primary_key=True)
+
+    class Meta:
+        db_table = table("limit")
+        default_permissions = ()
+
+
+class LimitKey(models.Model):
+    limit_key = models.TextField(primary_key=True)
+
+    class Meta:
+        db_table = table("limit_key")
+        default_permissions = ()

@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION {complete_job}(
     worker text, job {id_type}, root {id_type}, token bigint, result text, outcome text, holder text, waited double precision,
     strict boolean, checked boolean, next_id {id_type}, next_type text, next_input text, next_priority integer,
     next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer, next_trace text,
-    next_until text, next_on_failed text
+    next_until text, next_on_failed text, next_limit_name text, next_limit_key text, next_limit_strict boolean
 )
 RETURNS TABLE (what text, id {id_type}, type_name text)
 LANGUAGE plpgsql
@@ -75,14 +75,15 @@ BEGIN
         INSERT INTO {job} (
             id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
             max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context,
-            blockers_until, on_failed
+            blockers_until, on_failed, limit_name, limit_key, limit_at
         )
         VALUES (
             next_id, next_type, root, done.chain_type_name, done.chain_index + 1, next_input::jsonb,
             CASE WHEN next_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
             coalesce(next_priority, done.priority), {now}, greatest({now}, coalesce(next_at, {now + next_after seconds})),
             next_max_attempts, done.deduplication_key, done.chain_created_at, next_blockers, next_blockers,
-            done.chain_trace_context, next_trace, coalesce(next_until, 'completed'), next_on_failed
+            done.chain_trace_context, next_trace, coalesce(next_until, 'completed'), next_on_failed,
+            next_limit_name, next_limit_key, CASE WHEN next_limit_strict THEN {now} END
         );
     ELSIF (SELECT count(*) FROM {job_blocker} b WHERE b.blocked_by_chain_id = root) > 0 THEN
         RETURN QUERY SELECT 'freed', freed.id, freed.type_name FROM {release_dependants}(ARRAY[root], true) freed;

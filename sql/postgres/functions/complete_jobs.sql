@@ -85,7 +85,7 @@ BEGIN
         INSERT INTO {job} (
             id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
             max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context,
-            trace_context, blockers_until, on_failed
+            trace_context, blockers_until, on_failed, limit_name, limit_key, limit_at
         )
         SELECT
             item.next_id, item.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, item.next_input::jsonb,
@@ -93,7 +93,8 @@ BEGIN
             coalesce(item.next_priority, j.priority), {now},
             greatest({now}, coalesce(item.next_at, {now + item.next_after seconds})),
             item.next_max_attempts, j.deduplication_key, j.chain_created_at, item.next_blockers, item.next_blockers,
-            j.chain_trace_context, item.next_trace, coalesce(item.next_until, 'completed'), item.next_on_failed
+            j.chain_trace_context, item.next_trace, coalesce(item.next_until, 'completed'), item.next_on_failed,
+            item.next_limit_name, item.next_limit_key, CASE WHEN item.next_limit_strict THEN {now} END
         FROM (
             SELECT *
             FROM (
@@ -101,7 +102,8 @@ BEGIN
                 FROM json_to_recordset($2) AS i (
                     id {id_type}, next_id {id_type}, next_type text, next_input text, next_priority integer,
                     next_at timestamptz, next_after double precision, next_max_attempts integer, next_blockers integer,
-                    next_trace text, next_until text, next_on_failed text
+                    next_trace text, next_until text, next_on_failed text,
+                    next_limit_name text, next_limit_key text, next_limit_strict boolean
                 )
                 WHERE i.next_id IS NOT NULL
                 {few}

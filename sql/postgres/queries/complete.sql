@@ -22,18 +22,20 @@ SELECT c.what, c.id, c.type_name
 FROM {complete_job}(
     :worker::text, :id::{id_type}, :chain_id::{id_type}, :token::bigint, :output::text, :outcome::text, :holder::text,
     :waited::double precision, :strict::boolean, :checked::boolean, NULL::{id_type}, NULL::text, NULL::text, NULL::integer,
-    NULL::timestamptz, NULL::double precision, NULL::integer, NULL::integer, NULL::text, NULL::text, NULL::text
+    NULL::timestamptz, NULL::double precision, NULL::integer, NULL::integer, NULL::text, NULL::text, NULL::text,
+    NULL::text, NULL::text, NULL::boolean
 ) c;
 
 -- name: continue_job
--- params: worker, id, chain_id, token, output, outcome, holder, waited, strict, checked, next_id, next_type, next_input, next_priority, next_at, next_after, next_max_attempts, next_blockers, next_trace, next_until, next_on_failed
+-- params: worker, id, chain_id, token, output, outcome, holder, waited, strict, checked, next_id, next_type, next_input, next_priority, next_at, next_after, next_max_attempts, next_blockers, next_trace, next_until, next_on_failed, next_limit_name, next_limit_key, next_limit_strict
 -- Complete one job and continue its chain, in half the time that complete_jobs would take.
 SELECT c.what, c.id, c.type_name
 FROM {complete_job}(
     :worker::text, :id::{id_type}, :chain_id::{id_type}, :token::bigint, :output::text, :outcome::text, :holder::text,
     :waited::double precision, :strict::boolean, :checked::boolean, :next_id::{id_type}, :next_type::text, :next_input::text,
     :next_priority::integer, :next_at::timestamptz, :next_after::double precision, :next_max_attempts::integer,
-    :next_blockers::integer, :next_trace::text, :next_until::text, :next_on_failed::text
+    :next_blockers::integer, :next_trace::text, :next_until::text, :next_on_failed::text,
+    :next_limit_name::text, :next_limit_key::text, :next_limit_strict::boolean
 ) c;
 
 -- name: release_closed

@@ -58,6 +58,7 @@ retried AS (
     SET status = CASE WHEN j.open_blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
         completed_at = NULL,
         failure_chain_id = NULL,
+        limit_at = CASE WHEN j.limit_at IS NOT NULL THEN {now} END,
         scheduled_at = greatest(j.scheduled_at, {now}),
         attempts_forgiven = j.attempt,
         suspect = false,

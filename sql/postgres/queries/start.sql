@@ -15,17 +15,18 @@ RETURNING created_at, CASE WHEN :channel::text IS NOT NULL THEN pg_notify(:chann
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
     deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context,
-    blockers_until, on_failed
+    blockers_until, on_failed, limit_name, limit_key, limit_at
 )
 SELECT
     i.id, i.type_name, i.id, i.type_name, i.input::jsonb,
     CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END::{job_status},
     coalesce(i.priority, 0), {now}, greatest({now}, coalesce(i.at, {now + i.after seconds})),
     i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace,
-    coalesce(i.until, 'completed'), i.on_failed
+    coalesce(i.until, 'completed'), i.on_failed, i.limit_name, i.limit_key, CASE WHEN i.limit_strict THEN {now} END
 FROM json_to_recordset(:items::json) AS i (
     id {id_type}, type_name text, input text, priority integer, at timestamptz, after double precision,
-    max_attempts integer, key text, blockers integer, trace text, until text, on_failed text
+    max_attempts integer, key text, blockers integer, trace text, until text, on_failed text,
+    limit_name text, limit_key text, limit_strict boolean
 );
 
 -- name: start_chains

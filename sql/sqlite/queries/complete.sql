@@ -84,14 +84,15 @@ WHERE j.id = :id;
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, chain_index, input, status, priority, created_at, scheduled_at,
     max_attempts, deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context,
-    blockers_until, on_failed
+    blockers_until, on_failed, limit_name, limit_key, limit_at
 )
 SELECT
     i.next_id, i.next_type, j.chain_id, j.chain_type_name, j.chain_index + 1, i.next_input,
     CASE WHEN i.next_blockers > 0 THEN 'blocked' ELSE 'pending' END,
     coalesce(i.next_priority, j.priority), {now}, max({now}, coalesce(i.next_at, {now + i.next_after seconds}, {now})),
     i.next_max_attempts, j.deduplication_key, j.chain_created_at, i.next_blockers, i.next_blockers,
-    j.chain_trace_context, i.next_trace, coalesce(i.next_until, 'completed'), i.next_on_failed
+    j.chain_trace_context, i.next_trace, coalesce(i.next_until, 'completed'), i.next_on_failed,
+    i.next_limit_name, i.next_limit_key, CASE WHEN i.next_limit_strict THEN {now} END
 FROM (
     SELECT
         json_extract(value, '$[0]') AS id,
@@ -105,7 +106,10 @@ FROM (
         json_extract(value, '$[14]') AS next_blockers,
         json_extract(value, '$[15]') AS next_trace,
         json_extract(value, '$[16]') AS next_until,
-        json_extract(value, '$[17]') AS next_on_failed
+        json_extract(value, '$[17]') AS next_on_failed,
+        json_extract(value, '$[18]') AS next_limit_name,
+        json_extract(value, '$[19]') AS next_limit_key,
+        json_extract(value, '$[20]') AS next_limit_strict
     FROM json_each(:items)
     WHERE json_extract(value, '$[7]') IS NOT NULL
 ) i

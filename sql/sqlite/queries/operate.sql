@@ -47,6 +47,7 @@ UPDATE {job}
 SET status = CASE WHEN open_blockers > 0 THEN 'blocked' ELSE 'pending' END,
     completed_at = NULL,
     failure_chain_id = NULL,
+    limit_at = CASE WHEN limit_at IS NOT NULL THEN {now} END,
     scheduled_at = max(scheduled_at, {now}),
     attempts_forgiven = attempt,
     suspect = 0,

@@ -16,14 +16,14 @@ SELECT created_at FROM {job} WHERE rowid = last_insert_rowid();
 INSERT INTO {job} (
     id, type_name, chain_id, chain_type_name, input, status, priority, created_at, scheduled_at, max_attempts,
     deduplication_key, chain_created_at, open_blockers, blocker_count, chain_trace_context, trace_context,
-    blockers_until, on_failed
+    blockers_until, on_failed, limit_name, limit_key, limit_at
 )
 SELECT
     i.id, i.type_name, i.id, i.type_name, i.input,
     CASE WHEN i.blockers > 0 THEN 'blocked' ELSE 'pending' END,
     coalesce(i.priority, 0), {now}, max({now}, coalesce(i.at, {now + i.after seconds}, {now})),
     i.max_attempts, i.key, {now}, coalesce(i.blockers, 0), coalesce(i.blockers, 0), i.trace, i.trace,
-    coalesce(i.until, 'completed'), i.on_failed
+    coalesce(i.until, 'completed'), i.on_failed, i.limit_name, i.limit_key, CASE WHEN i.limit_strict THEN {now} END
 FROM (
     SELECT
         json_extract(value, '$.id') AS id,
@@ -37,7 +37,10 @@ FROM (
         json_extract(value, '$.blockers') AS blockers,
         json_extract(value, '$.trace') AS trace,
         json_extract(value, '$.until') AS until,
-        json_extract(value, '$.on_failed') AS on_failed
+        json_extract(value, '$.on_failed') AS on_failed,
+        json_extract(value, '$.limit_name') AS limit_name,
+        json_extract(value, '$.limit_key') AS limit_key,
+        json_extract(value, '$.limit_strict') AS limit_strict
     FROM json_each(:items)
 ) i;
 SELECT created_at FROM {job} WHERE rowid = last_insert_rowid();
