@@ -1,0 +1,6 @@
+"""Tests of limits that need processes or large tables."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
