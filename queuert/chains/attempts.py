@@ -32,9 +32,8 @@ def end_attempts(context: Context, session: Session, items: Sequence[dict[str, A
         for item in items
     ]
     ended = context.repository.end_attempts(session, plain)
-    _hold(
-        context, session, [(jobs[i["id"]], i["hold"]) for i in items if i.get("hold") is not None], {each.id for each in ended}
-    )
+    held = {each.id for each in ended}
+    _hold(context, session, [(jobs[i["id"]], i["hold"]) for i in items if i.get("hold") is not None and i["id"] in held])
     failed = {each.id: each.chain_id for each in ended if each.status is Status.FAILED}
     freed = release_closed(context, session, list(failed.values())) if failed else []
     limits = {job.limit_name for job in jobs.values() if job.limit_name is not None}
@@ -56,10 +55,9 @@ def end_attempts(context: Context, session: Session, items: Sequence[dict[str, A
     return {each.id for each in ended}
 
 
-def _hold(context: Context, session: Session, held: Sequence[tuple[Job, float]], ended: set[str]) -> None:
+def _hold(context: Context, session: Session, held: Sequence[tuple[Job, float]]) -> None:
     """Let nothing start with the limit keys of these jobs for so many seconds; without a limit, nothing of their types."""
-    ours = [(job, pause) for job, pause in held if job.id in ended]
-    if limited := [(job, pause) for job, pause in ours if job.limit_name not in (None, NO_LIMIT)]:
+    if limited := [(job, pause) for job, pause in held if job.limit_name not in (None, NO_LIMIT)]:
         items = [{"name": job.limit_name, "key": job.limit_key, "seconds": pause} for job, pause in limited]
         context.repository.hold_keys(session, items)
 

@@ -47,7 +47,8 @@ UPDATE {job}
 SET status = CASE WHEN open_blockers > 0 THEN 'blocked' ELSE 'pending' END,
     completed_at = NULL,
     failure_chain_id = NULL,
-    limit_at = CASE WHEN limit_at IS NOT NULL THEN {now} END,
+    -- Behind what was started in this very millisecond.
+    limit_at = CASE WHEN limit_at IS NOT NULL THEN {now + 0.001 seconds} END,
     scheduled_at = max(scheduled_at, {now}),
     attempts_forgiven = attempt,
     suspect = 0,
