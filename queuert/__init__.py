@@ -9,6 +9,7 @@ from queuert.chains.pace import Rate, TypeRates
 from queuert.chains.periodic import PeriodicStatus
 from queuert.chains.why import Reason, Why
 from queuert.errors import (
+    AmbiguousIdError,
     BlockerReference,
     BlockerReferenceError,
     ChainCancelledError,
@@ -48,6 +49,7 @@ from queuert.storage.sizes import Sizes, TableSize
 from queuert.worker.worker import Worker
 
 __all__ = [
+    "AmbiguousIdError",
     "Attempt",
     "Backoff",
     "BlockerReference",

@@ -14,6 +14,7 @@ from queuert.api.reading import Reads
 from queuert.chains.failing import Mender
 from queuert.chains.history import History
 from queuert.chains.limits import Limits
+from queuert.chains.listing import Lister
 from queuert.chains.new_chain import ChainOptions, ChainRef, NewChain, ids_of
 from queuert.chains.operate import Operator
 from queuert.chains.outside import ChainTail, complete_from_outside
@@ -114,6 +115,7 @@ class Queuert(Operates, Reads, DefinesJobTypes):
         self._operator = Operator(self._context)
         self._pauses = Pauses(self._context)
         self._reader = Reader(self._context)
+        self._lister = Lister(self._context)
         self._ticker = Ticker(self._context, self._starter)
         self._history = History(self._context)
         self._explainer = Explainer(self._context)

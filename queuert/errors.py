@@ -148,6 +148,16 @@ class InvalidJobIdError(QueuertError):
         self.job_id = job_id
 
 
+class AmbiguousIdError(QueuertError):
+    """Several jobs have ids that begin or end so; `candidates` are some of them."""
+
+    def __init__(self, part: str, candidates: Sequence[str], *, more: bool = False) -> None:
+        shown = ", ".join(candidates) + (", ..." if more else "")
+        super().__init__(f"{part} could be any of {shown}: write more of it.")
+        self.part = part
+        self.candidates = list(candidates)
+
+
 class DuplicateJobIdError(QueuertError):
     """A job with this id exists already."""
 

@@ -87,6 +87,10 @@ class Ids:
         """Whether what `new` gives exists nowhere yet; a function of the user's may repeat itself."""
         return self._generate is None
 
+    @property
+    def are_uuids(self) -> bool:
+        return self._kind == "uuid"
+
     def new(self) -> str:
         if self._generate is None:
             return uuid7()

@@ -192,10 +192,15 @@ class Pause:
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """One page of a listing; `next_cursor` is None on the last."""
+    """One page of a listing; `next_cursor` is None on the last.
+
+    Where no index knows what was asked for, `looked_at` is the number of rows that were looked at: there may be more that fit
+    behind them, also where a page has no items, as long as there is a cursor.
+    """
 
     items: list[T]
     next_cursor: str | None
+    looked_at: int | None = None
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)

@@ -437,9 +437,18 @@ def test_what_no_index_serves_is_looked_for(shop: Shop, run: Run, monkeypatch: p
     assert run("jobs", "--url", shop.url, "--stranded", "--status", "failed").code == 2
     assert run("jobs", "--url", shop.url, "--input", "nonsense").code == 2
     monkeypatch.setattr("queuert.cli.choosing.FURTHEST", 2)
+    monkeypatch.setattr("queuert.chains.listing.LOOKED_AT", 2)
     short = run("jobs", "--url", shop.url, "--input", "order=1", "--json").json
     assert (short["items"], short["looked_at"], short["complete"]) == ([], 2, False)
     assert "Looked at 2 jobs" in run("jobs", "--url", shop.url, "--input", "order=1").out
+    found: list[str] = []
+    while cursor := short["next_cursor"]:
+        short = run("jobs", "--url", shop.url, "--input", "order=1", "--json", "--cursor", cursor).json
+        found += [each["id"] for each in short["items"]]
+    assert shop.completed in found
+    assert short["complete"] is True
+    for nonsense in ("order=[1]", "=1", "a..b=1"):
+        assert run("jobs", "--url", shop.url, "--input", nonsense).code == 2
 
 
 def test_what_is_stranded_or_keyed_can_be_acted_on(shop: Shop, run: Run) -> None:

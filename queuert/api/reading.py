@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
 
+from queuert.chains.finding import find_id
 from queuert.chains.history import History, Stats
 from queuert.chains.limits import Limits, LimitStatus
+from queuert.chains.listing import Lister
 from queuert.chains.new_chain import ChainRef
 from queuert.chains.read import Reader
 from queuert.chains.why import Explainer, Why
+from queuert.context import Context
 from queuert.ids import Id
 from queuert.job_types import JobTypeOrName
 from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry, WorkerInfo
@@ -22,7 +25,9 @@ OutputT = TypeVar("OutputT")
 class Reads:
     """Read, list, wait."""
 
+    _context: Context
     _reader: Reader
+    _lister: Lister
     _history: History
     _explainer: Explainer
     _limits: Limits
@@ -34,6 +39,14 @@ class Reads:
     def get_chain(self, id: ChainRef, *, type_name: JobTypeOrName | None = None, conn: Any = None) -> Chain | None:
         """A chain, or None; JobTypeMismatchError if its type is another than asked for."""
         return self._reader.chain(id, type_name, conn)
+
+    def find_id(self, text: Id, *, conn: Any = None) -> str:
+        """The id of the job that is meant by a part of it: any beginning or end of at least 6 characters that only one job has.
+
+        JobNotFoundError if there is none, AmbiguousIdError if there are several. A chain's id is that of its first job. An end
+        is looked for among the million newest jobs.
+        """
+        return find_id(self._context, text, conn)
 
     def get_job_blockers(self, job_id: Id, *, conn: Any = None) -> list[Chain]:
         """The chains that a job was given as blockers, in order."""
@@ -52,6 +65,10 @@ class Reads:
         error_codes: Iterable[str] | None = None,
         job_ids: Iterable[Job | ChainRef] | None = None,
         chain_ids: Iterable[ChainRef] | None = None,
+        worker: str | None = None,
+        key: str | None = None,
+        stranded: bool = False,
+        input: Mapping[str, Any] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         order: Literal["asc", "desc"] = "desc",
@@ -59,14 +76,23 @@ class Reads:
         limit: int = 50,
         conn: Any = None,
     ) -> Page[Job]:
-        """A page of jobs by creation. Of `error_codes`, one that ends in a colon stands for its whole category."""
-        return self._reader.list_jobs(
+        """A page of jobs by creation. Of `error_codes`, one that ends in a colon stands for its whole category.
+
+        `worker`, an id or a name, has them in hand or has tried them; `key` is a deduplication key, or else a limit's; what is
+        `stranded` waits for a chain that failed or was cancelled; `input` names fields with their values, as {"order_id": 7} or
+        {"customer": {"name": "Ann"}}. These are looked for, 2,000 rows a page: see `Page.looked_at`.
+        """
+        return self._lister.list_jobs(
             types=types,
             chain_types=chain_types,
             statuses=statuses,
             error_codes=error_codes,
             job_ids=job_ids,
             chain_ids=chain_ids,
+            worker=worker,
+            key=key,
+            stranded=stranded,
+            input=input,
             since=since,
             until=until,
             order=order,
@@ -84,6 +110,10 @@ class Reads:
         chain_ids: Iterable[ChainRef] | None = None,
         job_ids: Iterable[Job | ChainRef] | None = None,
         root_only: bool = False,
+        worker: str | None = None,
+        key: str | None = None,
+        stranded: bool = False,
+        input: Mapping[str, Any] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         order: Literal["asc", "desc"] = "desc",
@@ -91,14 +121,18 @@ class Reads:
         limit: int = 50,
         conn: Any = None,
     ) -> Page[Chain]:
-        """A page of chains by creation. `error_codes` are those of their newest jobs."""
-        return self._reader.list_chains(
+        """A page of chains by creation, with the filters of `list_jobs`: `input` is the chain's, all else its newest job's."""
+        return self._lister.list_chains(
             types=types,
             statuses=statuses,
             error_codes=error_codes,
             chain_ids=chain_ids,
             job_ids=job_ids,
             root_only=root_only,
+            worker=worker,
+            key=key,
+            stranded=stranded,
+            input=input,
             since=since,
             until=until,
             order=order,
@@ -117,7 +151,7 @@ class Reads:
         conn: Any = None,
     ) -> Page[Job]:
         """A page of the jobs of a chain, in the order of the chain."""
-        return self._reader.list_chain_jobs(chain_id, order, cursor, limit, conn)
+        return self._lister.list_chain_jobs(chain_id, order, cursor, limit, conn)
 
     def list_blocked_jobs(
         self,
@@ -129,7 +163,7 @@ class Reads:
         conn: Any = None,
     ) -> Page[Job]:
         """A page of the jobs that a chain blocks now."""
-        return self._reader.list_blocked_jobs(chain_id, order, cursor, limit, conn)
+        return self._lister.list_blocked_jobs(chain_id, order, cursor, limit, conn)
 
     @overload
     def wait_for(

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from queuert.chains.pace import TypeRates, claimed_ahead, eta, rates, waiting
-from queuert.chains.read import _names
+from queuert.chains.pages import checked_names
 from queuert.context import Context
 from queuert.errors import JobNotFoundError
 from queuert.model import Attempt, Job, Status, TimelineEntry, WorkerInfo
@@ -137,7 +137,7 @@ class History:
     def stats(
         self, types: Iterable[object] | None, count_limit: int | None, conn: object | None, *, share: int = SHARE
     ) -> Stats:
-        wanted = _names(types, "types")
+        wanted = checked_names(types, "types")
         if count_limit is not None and (isinstance(count_limit, bool) or not isinstance(count_limit, int)):
             raise TypeError(f"count_limit must be a whole number or None, not {count_limit!r}.")
         if count_limit is not None and not 1 <= count_limit <= MAX_COUNT:

@@ -1,44 +1,47 @@
 """Filters that no index serves: `--stranded`, `--worker`, `--key`, `--input FIELD=VALUE`.
 
-They look through what the other filters choose, newest first, and no further than a limit; how far that was is told.
+They look through what the other filters choose, and no further than a limit; how far that was is told.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
-from queuert import Chain, Job, Queuert, Status
+from queuert import Chain, Job, Page, Status
 from queuert.cli.exits import UsageError
-from queuert.cli.values import as_json
+
+T = TypeVar("T", Job, Chain)
 
 FURTHEST: Final = 20_000
 NAMES: Final = ("stranded", "worker", "key", "input")
 
-_MISSING: Final = object()
-
 
 def add_choices(command: argparse.ArgumentParser) -> None:
     command.add_argument("--stranded", action="store_true", help="only what waits for a chain that failed or was cancelled")
-    command.add_argument("--worker", metavar="W", help="only what this worker has in hand, or completed: its id, or its name")
-    command.add_argument("--key", metavar="K", help="only what carries this deduplication or limit key")
+    command.add_argument("--worker", metavar="W", help="only what this worker has in hand, or has tried: its id, or its name")
+    command.add_argument("--key", metavar="K", help="only what carries this deduplication key, or else this limit key")
     command.add_argument("--input", type=_field, action="append", metavar="FIELD=VALUE", help="only with this in the input")
 
 
 def _field(text: str) -> tuple[list[str], Any]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
+    name, equals, given = text.partition("=")
+    if not equals or not all(name.split(".")):
         raise argparse.ArgumentTypeError(f"{text!r} is not FIELD=VALUE, such as order_id=7 or customer.name=Ann")
     try:
-        return name.split("."), json.loads(value)
+        value = json.loads(given, parse_constant=_no_constant)
     except ValueError:
-        return name.split("."), value
+        value = given
+    if isinstance(value, (list, dict)):
+        raise argparse.ArgumentTypeError(f"{text!r}: a field is compared with text, a number, true, false or null")
+    return name.split("."), value
 
 
-def is_choosy(args: argparse.Namespace) -> bool:
-    return any(getattr(args, name, None) not in (None, False) for name in NAMES)
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -49,63 +52,36 @@ def prepare(args: argparse.Namespace) -> None:
         args.status = [Status.BLOCKED]
 
 
-class Chooser:
-    """Lets through what was asked for, and counts what it looked at."""
-
-    def __init__(self, app: Queuert, args: argparse.Namespace) -> None:
-        self._app = app
-        self._args = args
-        self.looked_at = 0
-        self.stopped = False
-
-    def jobs(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        for job in jobs:
-            if self._counted() and self._fits(job, as_json(self._app, job)["input"]):
-                yield job
-            if self.stopped:
-                return
-
-    def chains(self, pages: Iterable[list[Chain]]) -> Iterator[Chain]:
-        for page in pages:
-            named = [chain.tail_id for chain in page]
-            tails = {job.id: job for job in self._app.list_jobs(job_ids=named, limit=1_000).items} if named else {}
-            for chain in page:
-                tail = tails.get(chain.tail_id)
-                if tail is not None and self._counted() and self._fits(tail, as_json(self._app, chain)["input"]):
-                    yield chain
-                if self.stopped:
-                    return
-
-    def _counted(self) -> bool:
-        if self.looked_at >= FURTHEST:
-            self.stopped = True
-            return False
-        self.looked_at += 1
-        return True
-
-    def _fits(self, job: Job, value: Any) -> bool:
-        args = self._args
-        if args.worker is not None and not _is_by(job, args.worker):
-            return False
-        if args.key is not None and args.key not in (job.deduplication_key, getattr(job, "limit_key", None)):
-            return False
-        if any(_dig(value, path) != wanted for path, wanted in args.input or ()):
-            return False
-        return not args.stranded or self._is_stranded(job)
-
-    def _is_stranded(self, job: Job) -> bool:
-        if job.status is not Status.BLOCKED:
-            return False
-        lost = (Status.FAILED, Status.CANCELLED)
-        return any(blocker.status in lost for blocker in self._app.get_job_blockers(job.id))
+def choice(args: argparse.Namespace) -> dict[str, Any]:
+    """The filters as `list_jobs` and `list_chains` take them."""
+    fields: dict[str, Any] = {}
+    for path, value in args.input or ():
+        inner = fields
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"--input asks for {name} to be two things.")
+        inner[path[-1]] = value
+    return {"stranded": bool(args.stranded), "worker": args.worker, "key": args.key, "input": fields or None}
 
 
-def _is_by(job: Job, worker: str) -> bool:
-    holder = job.leased_by or job.completed_by or ""
-    return holder == worker or holder.partition("@")[0] == worker
+@dataclass
+class Found(Generic[T]):
+    """What was found, where to go on, and how many rows were looked at; None where an index told."""
+
+    items: list[T]
+    next_cursor: str | None
+    looked_at: int | None
 
 
-def _dig(value: Any, path: list[str]) -> Any:
-    for name in path:
-        value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
-    return value
+def gather(read: Callable[[str | None, int], Page[T]], cursor: str | None, limit: int) -> Found[T]:
+    """Pages until there are enough, none is left, or too many rows were looked at."""
+    found = Found[T]([], cursor, None)
+    while True:
+        page = read(found.next_cursor, limit - len(found.items))
+        found.items += page.items
+        found.next_cursor = page.next_cursor
+        if page.looked_at is not None:
+            found.looked_at = (found.looked_at or 0) + page.looked_at
+        if page.next_cursor is None or len(found.items) >= limit or (found.looked_at or 0) >= FURTHEST:
+            return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from itertools import islice
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from queuert import Chain, Job, Page, Queuert, Status
-from queuert.chains.read import MAX_LIMIT
-from queuert.cli.choosing import NAMES, Chooser, add_choices, is_choosy, prepare
+from queuert.chains.pages import MAX_LIMIT
+from queuert.cli.choosing import NAMES, Found, add_choices, choice, gather, prepare
 from queuert.cli.exits import OK, UsageError
 from queuert.cli.ids import find_job
 from queuert.cli.loading import open_app
@@ -97,34 +97,18 @@ def run_jobs(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
         chains = None if args.chain is None else [find_job(app, identity).chain_id for identity in args.chain]
-        if is_choosy(args):
-            prepare(args)
-            chooser = Chooser(app, args)
-            jobs = chooser.jobs(_every(lambda cursor: jobs_page(app, args, cursor, MAX_LIMIT, chain_ids=chains)))
-            return _chosen(out, app, args, chooser, list(islice(jobs, _limit(args))), draw_jobs, "job")
-        page = jobs_page(app, args, args.cursor, _limit(args), chain_ids=chains)
-        if args.json:
-            out.items([as_json(app, job) for job in page.items], page.next_cursor)
-        else:
-            draw_jobs(out, page.items)
-            _draw_end(out, page, "job")
+        prepare(args)
+        read = partial(jobs_page, app, args, chain_ids=chains)
+        _show(out, app, args, gather(read, args.cursor, _limit(args)), draw_jobs, "job")
     return OK
 
 
 def run_chains(args: argparse.Namespace) -> int:
     out = Output()
     with open_app(args) as app:
-        if is_choosy(args):
-            prepare(args)
-            chooser = Chooser(app, args)
-            found = chooser.chains(_pages(lambda cursor: _chains_page(app, args, cursor, MAX_LIMIT)))
-            return _chosen(out, app, args, chooser, list(islice(found, _limit(args))), draw_chains, "chain")
-        page = _chains_page(app, args, args.cursor, _limit(args))
-        if args.json:
-            out.items([as_json(app, chain) for chain in page.items], page.next_cursor)
-        else:
-            draw_chains(out, page.items)
-            _draw_end(out, page, "chain")
+        prepare(args)
+        read = partial(_chains_page, app, args)
+        _show(out, app, args, gather(read, args.cursor, _limit(args)), draw_chains, "chain")
     return OK
 
 
@@ -142,6 +126,7 @@ def jobs_page(
         order="asc" if getattr(args, "oldest_first", True) else "desc",
         cursor=cursor,
         limit=limit,
+        **choice(args),
     )
 
 
@@ -156,6 +141,7 @@ def _chains_page(app: Queuert, args: argparse.Namespace, cursor: str | None, lim
         order="asc" if args.oldest_first else "desc",
         cursor=cursor,
         limit=limit,
+        **choice(args),
     )
 
 
@@ -166,46 +152,36 @@ def _limit(args: argparse.Namespace) -> int:
 
 
 def every_job(app: Queuert, args: argparse.Namespace) -> Iterator[Job]:
-    """All jobs that the filters choose."""
-    jobs = _every(lambda cursor: jobs_page(app, args, cursor, MAX_LIMIT))
-    if not is_choosy(args):
-        return jobs
-    return Chooser(app, args).jobs(jobs)
-
-
-def _pages(read: Callable[[str | None], Page[T]]) -> Iterator[list[T]]:
+    """All jobs that the filters choose, however far they are."""
     cursor: str | None = None
     while True:
-        page = read(cursor)
-        yield page.items
+        page = jobs_page(app, args, cursor, MAX_LIMIT)
+        yield from page.items
         cursor = page.next_cursor
         if cursor is None:
             return
 
 
-def _every(read: Callable[[str | None], Page[T]]) -> Iterator[T]:
-    for page in _pages(read):
-        yield from page
-
-
-def _chosen(
+def _show(
     out: Output,
     app: Queuert,
     args: argparse.Namespace,
-    chooser: Chooser,
-    found: list[T],
+    found: Found[T],
     draw: Callable[[Output, list[T]], None],
     what: str,
-) -> int:
-    if args.cursor is not None:
-        raise UsageError("--cursor does not go with these filters: narrow them with --since and --until.")
+) -> None:
     if args.json:
-        out.items([as_json(app, each) for each in found], looked_at=chooser.looked_at, complete=not chooser.stopped)
-        return OK
-    draw(out, found) if found else out.line(Cell(f"No {what} found.", "dim"))
-    if chooser.stopped:
-        out.line(Cell(f"Looked at {chooser.looked_at} {what}s, and not further: --since, --until, --type.", "yellow"))
-    return OK
+        looked = {} if found.looked_at is None else {"looked_at": found.looked_at, "complete": found.next_cursor is None}
+        out.items([as_json(app, each) for each in found.items], found.next_cursor, **looked)
+        return
+    if found.items:
+        draw(out, found.items)
+    else:
+        out.line(Cell(f"No {what} found.", "dim"))
+    if found.looked_at is not None and found.next_cursor is not None:
+        out.line(Cell(f"Looked at {found.looked_at} {what}s, and not further: --since, --until, --type.", "yellow"))
+    if found.next_cursor is not None:
+        out.line(Cell(f"There are more: --cursor {found.next_cursor}", "dim"))
 
 
 def draw_jobs(out: Output, jobs: list[Job]) -> None:
@@ -251,10 +227,3 @@ def _error(job: Job) -> Cell:
     # The last line of a traceback is the one that says what it was.
     last = (job.last_attempt_error or "").strip().rpartition("\n")[2]
     return Cell(one_line(" ".join(filter(None, [job.error_code, last])), ERROR_WIDTH), "red")
-
-
-def _draw_end(out: Output, page: Page[Any], what: str) -> None:
-    if not page.items:
-        out.line(Cell(f"No {what} found.", "dim"))
-    if page.next_cursor is not None:
-        out.line(Cell(f"There are more: --cursor {page.next_cursor}", "dim"))

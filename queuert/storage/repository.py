@@ -6,17 +6,17 @@ What databases do alike is here; what they do each in their own way is in `queue
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from queuert.codec.text import make_encoder
-from queuert.model import Attempt, Chain, Job, Status
+from queuert.model import Chain, Job
 from queuert.storage.attendance import AttendanceRepository
 from queuert.storage.closing import ClosingOperations
 from queuert.storage.limits import LimitOperations
+from queuert.storage.listing import ListingRepository
 from queuert.storage.loader import Query
 from queuert.storage.names import Names
 from queuert.storage.protocol import Block, Commit, Row, Session
@@ -29,7 +29,6 @@ from queuert.storage.records import (
     LeaseState,
     Level,
     RowReader,
-    Running,
     freed,
     iso,
 )
@@ -48,7 +47,9 @@ def dumps(items: Iterable[object]) -> str:
     return _encode(items if isinstance(items, (list, tuple)) else list(items)) if items else "[]"
 
 
-class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository, ClosingOperations, LimitOperations):
+class Repository(
+    AttendanceRepository, ListingRepository, WatchingRepository, UpkeepRepository, ClosingOperations, LimitOperations
+):
     """The operations on the tables of one app."""
 
     # Whether one statement completes a group of jobs, so that it needs no transaction around it.
@@ -352,87 +353,3 @@ class Repository(AttendanceRepository, WatchingRepository, UpkeepRepository, Clo
         """For tests: move every time into the past."""
         for what in ("jobs", "attempts", "events", "singletons", "pauses", "workers", "rates"):
             self._run(session, f"make_{what}_older", by=by)
-
-    # Listing
-
-    def job_types(self, session: Session) -> list[str]:
-        return [row[0] for row in self._run(session, "job_types")]
-
-    def list_jobs(self, session: Session, order: str, **filters: Any) -> list[Job]:
-        """Jobs by age; by name, where `job_ids` and `chain_ids` are given."""
-        name = "list_jobs_named" if "job_ids" in filters else "list_jobs"
-        return [self._rows.job(row) for row in self._list_by_age(session, name, order, filters)]
-
-    def list_chains(self, session: Session, order: str, **filters: Any) -> list[Chain]:
-        """Chains by age; by name, where `job_ids` and `chain_ids` are given."""
-        name = "list_chains_named" if "job_ids" in filters else "list_chains"
-        return [self._rows.chain(row) for row in self._list_by_age(session, name, order, filters)]
-
-    def _list_by_age(self, session: Session, name: str, order: str, filters: dict[str, Any]) -> list[Row]:
-        lists = {key: None if value is None else self._list(value) for key, value in filters.items() if _is_list(value)}
-        return self._run(session, f"{name}_{order}", **{**filters, **lists})
-
-    def list_chain_jobs(self, session: Session, order: str, **filters: object) -> list[Job]:
-        return [self._rows.job(row) for row in self._run(session, f"list_chain_jobs_{order}", **filters)]
-
-    def list_blocked_jobs(self, session: Session, order: str, **filters: object) -> list[Job]:
-        return [self._rows.job(row) for row in self._run(session, f"list_blocked_jobs_{order}", **filters)]
-
-    def list_attempts(
-        self, session: Session, job_id: str, *, before: int | None = None, limit: int | None = None
-    ) -> list[Attempt]:
-        """The last finished attempts before one, oldest first."""
-        most = self._no_limit if limit is None else limit
-        return [
-            self._rows.attempt(row) for row in self._run(session, "list_attempts", job_id=job_id, before=before, limit=most)
-        ]
-
-    def list_events(
-        self, session: Session, job_id: str, *, limit: int | None = None
-    ) -> list[tuple[str, datetime, str | None, dict[str, Any]]]:
-        most = self._no_limit if limit is None else limit
-        rows = self._run(session, "list_events", job_id=job_id, limit=most)
-        return [(row[0], self._rows.time(row[1]), row[2], json.loads(row[3])) for row in rows]
-
-    # Counting
-
-    def count_jobs(
-        self, session: Session, types: Sequence[str], statuses: Sequence[str], limit: int | None
-    ) -> list[tuple[str, Status, int]]:
-        rows = self._count(session, "count_jobs", limit, types=types, statuses=statuses)
-        return [(row[0], STATUS[row[1]], row[2]) for row in rows]
-
-    def count_attempts(
-        self, session: Session, types: Sequence[str], statuses: Sequence[str], limit: int | None
-    ) -> list[tuple[str, int, int]]:
-        """Type, attempts, number of jobs."""
-        rows = self._count(session, "count_attempts", limit, types=types, statuses=statuses)
-        return [(row[0], row[1], row[2]) for row in rows]
-
-    def count_retries(self, session: Session, types: Sequence[str], limit: int | None) -> list[tuple[str, int, int]]:
-        """Type, attempts, number of pending jobs that have been tried before."""
-        return [(row[0], row[1], row[2]) for row in self._count(session, "count_retries", limit, types=types)]
-
-    def count_errors(self, session: Session, types: Sequence[str], limit: int | None) -> list[tuple[str, int, str]]:
-        """Error code, number of jobs, and one of them."""
-        return [(row[0], row[1], str(row[2])) for row in self._count(session, "count_errors", limit, types=types)]
-
-    def count_stranded(self, session: Session, types: Sequence[str], limit: int | None) -> int:
-        return int(self._count(session, "count_stranded", limit, types=types)[0][0])
-
-    def longest_running(self, session: Session, types: Sequence[str], limit: int) -> list[Running]:
-        rows = self._count(session, "longest_running", limit, types=types)
-        return [self._running(row) for row in rows]
-
-    def _running(self, row: Row) -> Running:
-        identity, type_name, worker, heard_of, attempt, ran, silent, lease = row
-        ran, silent = max(0.0, ran or 0.0), max(0.0, silent or 0.0)
-        return Running(str(identity), type_name, worker, self._rows.time(heard_of), attempt, ran, silent, lease or 0.0)
-
-    def _count(self, session: Session, query: str, limit: int | None, **lists: Sequence[str]) -> list[Row]:
-        named = {name: self._list(values) for name, values in lists.items()}
-        return self._run(session, query, limit=self._no_limit if limit is None else limit, **named)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, (list, tuple))

@@ -147,7 +147,7 @@ def test_a_chain_goes_on_through_its_continuations(store: Store) -> None:
     store.complete(job, output='"end"')
     found = store.chain(chain)
     assert (found.status, found.output, found.tail_type_name) == (Status.COMPLETED, '"end"', "a")
-    page = store.reader.list_chain_jobs(chain.id, "asc", None, 10, None)
+    page = store.lister.list_chain_jobs(chain.id, "asc", None, 10, None)
     assert [j.chain_index for j in page] == [0, 1, 2, 3]
 
 

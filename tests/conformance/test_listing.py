@@ -28,12 +28,12 @@ SAME = "2020-05-05T05:05:05.050505Z"
 
 def jobs(store: Store, **options: Any) -> Any:
     given = {**EVERYTHING, "chain_types": None, "order": "desc", "cursor": None, "limit": 50, "conn": None, **options}
-    return store.reader.list_jobs(**given)
+    return store.lister.list_jobs(**given)
 
 
 def chains(store: Store, **options: Any) -> Any:
     given = {**EVERYTHING, "root_only": False, "order": "desc", "cursor": None, "limit": 50, "conn": None, **options}
-    return store.reader.list_chains(**given)
+    return store.lister.list_chains(**given)
 
 
 def pages(listing: Any, store: Store, **options: Any) -> list[list[str]]:
@@ -237,7 +237,7 @@ def test_the_jobs_of_a_chain_are_in_its_order(store: Store) -> None:
     at_the_same_time(store)
 
     def listing(_: Store, *, cursor: str | None, order: str, limit: int) -> Any:
-        return store.reader.list_chain_jobs(chain.id, order, cursor, limit, None)
+        return store.lister.list_chain_jobs(chain.id, order, cursor, limit, None)
 
     for order in ("asc", "desc"):
         found = flat(pages(listing, store, order=order, limit=2))
@@ -245,7 +245,7 @@ def test_the_jobs_of_a_chain_are_in_its_order(store: Store) -> None:
         assert indexes == (list(range(7)) if order == "asc" else list(range(6, -1, -1)))
     assert other.id not in found
     with pytest.raises(ChainNotFoundError):
-        store.reader.list_chain_jobs(uuid7(), "asc", None, 5, None)
+        store.lister.list_chain_jobs(uuid7(), "asc", None, 5, None)
 
 
 def test_blocked_jobs_are_those_that_wait_for_the_chain_now(store: Store) -> None:
@@ -257,7 +257,7 @@ def test_blocked_jobs_are_those_that_wait_for_the_chain_now(store: Store) -> Non
     at_the_same_time(store)
 
     def listing(_: Store, *, cursor: str | None, order: str, limit: int) -> Any:
-        return store.reader.list_blocked_jobs(blocker.id, order, cursor, limit, None)
+        return store.lister.list_blocked_jobs(blocker.id, order, cursor, limit, None)
 
     assert flat(pages(listing, store, order="asc", limit=2)) == waiting
     assert flat(pages(listing, store, order="desc", limit=2)) == waiting[::-1]

@@ -11,6 +11,7 @@ from queuert.chains.attempts import end_attempts, release_claims
 from queuert.chains.complete import Completion, complete
 from queuert.chains.continuing import NextJob, next_job
 from queuert.chains.history import History
+from queuert.chains.listing import Lister
 from queuert.chains.new_chain import NewChain
 from queuert.chains.operate import Operator
 from queuert.chains.outside import complete_from_outside
@@ -84,6 +85,7 @@ class Store:
         self.starter = Starter(self.context)
         self.chains = Chains(self.context)
         self.reader = Reader(self.context)
+        self.lister = Lister(self.context)
         self.history = History(self.context)
         self.cleaner = Cleaner(self.context, Retention())
         self._tokens = itertools.count(1)

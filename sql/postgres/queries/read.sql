@@ -10,13 +10,11 @@ WITH RECURSIVE found (name) AS (
 )
 SELECT name FROM found WHERE name IS NOT NULL;
 
--- name: list_jobs
--- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- name: _jobs_by_age
 -- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
 -- The planner takes each array for 10 entries; of JSON, 100 each, it would expect too many pairs, and compile the query.
 -- Nor may it guess how rare error codes are, or it would: of coalesce() it expects half.
 -- Of a span between two unknown times it expects one row in 200, few enough to sort them all: as a row, one end stands alone.
-SELECT {j_columns}
 FROM (
     SELECT c.id
     FROM unnest(:types::text[]) AS type (name)
@@ -41,13 +39,24 @@ FROM (
     ORDER BY c.created_at {direction}, c.id {direction}
     LIMIT :limit
 ) page
-JOIN {job} j ON j.id = page.id
+JOIN {job} j ON j.id = page.id;
+
+-- name: list_jobs
+-- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- A page of jobs by age.
+SELECT {j_columns}
+{_jobs_by_age}
 ORDER BY j.created_at {direction}, j.id {direction};
 
--- name: list_jobs_named
--- params: job_ids, chain_ids, types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- name: scan_jobs
+-- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- A page of jobs by age: only id, creation, and id again, to look at many.
+SELECT j.id, j.created_at, j.id
+{_jobs_by_age}
+ORDER BY j.created_at {direction}, j.id {direction};
+
+-- name: _named_jobs
 -- A page of the named jobs, or of the jobs of the named chains, by age. OFFSET 0 keeps to looking up each of them.
-SELECT {j_columns}
 FROM (
     SELECT n.id FROM unnest(:job_ids::{id_type}[]) AS n (id)
     UNION
@@ -63,14 +72,26 @@ WHERE (:types::text[] IS NULL OR j.type_name = ANY (:types::text[]))
   AND j.created_at < coalesce(:until::timestamptz, 'infinity')
   AND (j.created_at, j.id) {beyond} (coalesce(:at::timestamptz, {edge}), :id::{id_type})
   AND (:error_codes::text[] IS NULL
-       OR ARRAY[j.error_code, split_part(j.error_code, ':', 1) || ':'] && :error_codes::text[])
+       OR ARRAY[j.error_code, split_part(j.error_code, ':', 1) || ':'] && :error_codes::text[]);
+
+-- name: list_jobs_named
+-- params: job_ids, chain_ids, types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- A page of the named jobs, or of the jobs of the named chains, by age.
+SELECT {j_columns}
+{_named_jobs}
 ORDER BY j.created_at {direction}, j.id {direction}
 LIMIT :limit;
 
--- name: list_chains
--- params: types, statuses, root_only, error_codes, since, until, at, id, limit
+-- name: scan_jobs_named
+-- params: job_ids, chain_ids, types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- A page of the named jobs, or of the jobs of the named chains, by age: only id, creation, and id again, to look at many.
+SELECT j.id, j.created_at, j.id
+{_named_jobs}
+ORDER BY j.created_at {direction}, j.id {direction}
+LIMIT :limit;
+
+-- name: _chains_by_age
 -- A page of chains by age, through the index on tails: each (type, status) pair gives its first rows in index order.
-SELECT {chain_columns}
 FROM (
     SELECT c.id, c.chain_id
     FROM unnest(:types::text[]) AS type (name)
@@ -99,13 +120,24 @@ FROM (
     LIMIT :limit
 ) page
 JOIN {job} t ON t.id = page.id
-JOIN {job} r ON r.id = page.chain_id
+JOIN {job} r ON r.id = page.chain_id;
+
+-- name: list_chains
+-- params: types, statuses, root_only, error_codes, since, until, at, id, limit
+-- A page of chains by age.
+SELECT {chain_columns}
+{_chains_by_age}
 ORDER BY r.created_at {direction}, r.id {direction};
 
--- name: list_chains_named
--- params: chain_ids, job_ids, types, statuses, root_only, error_codes, since, until, at, id, limit
+-- name: scan_chains
+-- params: types, statuses, root_only, error_codes, since, until, at, id, limit
+-- A page of chains by age: only id, creation, and newest job, to look at many.
+SELECT r.id, r.created_at, t.id
+{_chains_by_age}
+ORDER BY r.created_at {direction}, r.id {direction};
+
+-- name: _named_chains
 -- A page of the named chains, or of the chains of the named jobs, by age. OFFSET 0 keeps to looking up each of them.
-SELECT {chain_columns}
 FROM (
     SELECT n.id FROM unnest(:chain_ids::{id_type}[]) AS n (id)
     UNION
@@ -122,7 +154,21 @@ WHERE (:types::text[] IS NULL OR r.type_name = ANY (:types::text[]))
   AND (r.created_at, r.id) {beyond} (coalesce(:at::timestamptz, {edge}), :id::{id_type})
   AND NOT (:root_only AND EXISTS (SELECT 1 FROM {job_blocker} b WHERE b.blocked_by_chain_id = r.id))
   AND (:error_codes::text[] IS NULL
-       OR ARRAY[t.error_code, split_part(t.error_code, ':', 1) || ':'] && :error_codes::text[])
+       OR ARRAY[t.error_code, split_part(t.error_code, ':', 1) || ':'] && :error_codes::text[]);
+
+-- name: list_chains_named
+-- params: chain_ids, job_ids, types, statuses, root_only, error_codes, since, until, at, id, limit
+-- A page of the named chains, or of the chains of the named jobs, by age.
+SELECT {chain_columns}
+{_named_chains}
+ORDER BY r.created_at {direction}, r.id {direction}
+LIMIT :limit;
+
+-- name: scan_chains_named
+-- params: chain_ids, job_ids, types, statuses, root_only, error_codes, since, until, at, id, limit
+-- A page of the named chains, or of the chains of the named jobs, by age: only id, creation, and newest job, to look at many.
+SELECT r.id, r.created_at, t.id
+{_named_chains}
 ORDER BY r.created_at {direction}, r.id {direction}
 LIMIT :limit;
 

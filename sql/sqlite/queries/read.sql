@@ -10,11 +10,9 @@ WITH RECURSIVE found (name) AS (
 )
 SELECT name FROM found WHERE name IS NOT NULL;
 
--- name: list_jobs
--- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- name: _jobs_by_age
 -- A page of jobs by age: each (type, status) pair gives its first rows in index order, and the merge takes the page.
 -- The cursor comes before the span: of two bounds on one side SQLite seeks to the first and only filters by the second.
-SELECT {j_columns}
 FROM json_each(:types) type
 CROSS JOIN json_each(:statuses) state
 CROSS JOIN {job} j ON j.rowid IN (
@@ -33,14 +31,26 @@ CROSS JOIN {job} j ON j.rowid IN (
       ))
     ORDER BY i.created_at {direction}, i.id {direction}
     LIMIT :limit
-)
+);
+
+-- name: list_jobs
+-- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- A page of jobs by age.
+SELECT {j_columns}
+{_jobs_by_age}
 ORDER BY j.created_at {direction}, j.id {direction}
 LIMIT :limit;
 
--- name: list_jobs_named
--- params: job_ids, chain_ids, types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- name: scan_jobs
+-- params: types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- A page of jobs by age: only id, creation, and id again, to look at many.
+SELECT j.id, j.created_at, j.id
+{_jobs_by_age}
+ORDER BY j.created_at {direction}, j.id {direction}
+LIMIT :limit;
+
+-- name: _named_jobs
 -- A page of the named jobs, or of the jobs of the named chains, by age.
-SELECT {j_columns}
 FROM {job} j
 WHERE j.id IN (
         SELECT n.value FROM json_each(:job_ids) n
@@ -61,14 +71,26 @@ WHERE j.id IN (
       SELECT 1
       FROM json_each(:error_codes) c
       WHERE c.value IN (j.error_code, substr(j.error_code, 1, instr(j.error_code, ':')))
-  ))
+  ));
+
+-- name: list_jobs_named
+-- params: job_ids, chain_ids, types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- A page of the named jobs, or of the jobs of the named chains, by age.
+SELECT {j_columns}
+{_named_jobs}
 ORDER BY j.created_at {direction}, j.id {direction}
 LIMIT :limit;
 
--- name: list_chains
--- params: types, statuses, root_only, error_codes, since, until, at, id, limit
+-- name: scan_jobs_named
+-- params: job_ids, chain_ids, types, chain_types, statuses, error_codes, since, until, at, id, limit
+-- A page of the named jobs, or of the jobs of the named chains, by age: only id, creation, and id again, to look at many.
+SELECT j.id, j.created_at, j.id
+{_named_jobs}
+ORDER BY j.created_at {direction}, j.id {direction}
+LIMIT :limit;
+
+-- name: _chains_by_age
 -- A page of chains by age, through the index on tails: each (type, status) pair gives its first rows in index order.
-SELECT {chain_columns}
 FROM json_each(:types) type
 CROSS JOIN json_each(:statuses) state
 CROSS JOIN {job} t ON t.rowid IN (
@@ -91,14 +113,26 @@ CROSS JOIN {job} t ON t.rowid IN (
     ORDER BY i.chain_created_at {direction}, i.chain_id {direction}
     LIMIT :limit
 )
-CROSS JOIN {job} r ON r.id = t.chain_id
+CROSS JOIN {job} r ON r.id = t.chain_id;
+
+-- name: list_chains
+-- params: types, statuses, root_only, error_codes, since, until, at, id, limit
+-- A page of chains by age.
+SELECT {chain_columns}
+{_chains_by_age}
 ORDER BY t.chain_created_at {direction}, t.chain_id {direction}
 LIMIT :limit;
 
--- name: list_chains_named
--- params: chain_ids, job_ids, types, statuses, root_only, error_codes, since, until, at, id, limit
+-- name: scan_chains
+-- params: types, statuses, root_only, error_codes, since, until, at, id, limit
+-- A page of chains by age: only id, creation, and newest job, to look at many.
+SELECT r.id, r.created_at, t.id
+{_chains_by_age}
+ORDER BY t.chain_created_at {direction}, t.chain_id {direction}
+LIMIT :limit;
+
+-- name: _named_chains
 -- A page of the named chains, or of the chains of the named jobs, by age.
-SELECT {chain_columns}
 FROM {job} r
 JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1)
 WHERE r.id IN (
@@ -120,7 +154,21 @@ WHERE r.id IN (
       SELECT 1
       FROM json_each(:error_codes) c
       WHERE c.value IN (t.error_code, substr(t.error_code, 1, instr(t.error_code, ':')))
-  ))
+  ));
+
+-- name: list_chains_named
+-- params: chain_ids, job_ids, types, statuses, root_only, error_codes, since, until, at, id, limit
+-- A page of the named chains, or of the chains of the named jobs, by age.
+SELECT {chain_columns}
+{_named_chains}
+ORDER BY r.created_at {direction}, r.id {direction}
+LIMIT :limit;
+
+-- name: scan_chains_named
+-- params: chain_ids, job_ids, types, statuses, root_only, error_codes, since, until, at, id, limit
+-- A page of the named chains, or of the chains of the named jobs, by age: only id, creation, and newest job, to look at many.
+SELECT r.id, r.created_at, t.id
+{_named_chains}
 ORDER BY r.created_at {direction}, r.id {direction}
 LIMIT :limit;
 
