@@ -36,6 +36,8 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], tuple[type, ...], object], ...]] = (
     (_MAYBE_TEXTS, _TEXT, None),
     (("max_attempts",), _NUMBER, None),
 )
+# Shown as they are stored: whoever repairs the row needs to see them.
+_PAYLOADS: Final = frozenset({"input", "output"})
 # One more would not fit into the column on PostgreSQL.
 LAST_ATTEMPT: Final = 2**31 - 1
 
@@ -227,7 +229,8 @@ def _mended(values: dict[str, Any]) -> Job:
         for name in names:
             if type(values[name]) not in kinds:
                 problems.append(_Problem(name, values[name]))
-                values[name] = instead
+                if name not in _PAYLOADS:
+                    values[name] = instead
     job = object.__new__(Job)
     job.__dict__.update(values, _unreadable="; ".join(map(str, problems)) or None)
     return job

@@ -173,6 +173,8 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "next due of 20 types": lambda store, session: store.repository.next_due(session, TYPES),
     "next due of 1 type": lambda store, session: store.repository.next_due(session, TYPES[:1]),
+    "failures without their chain": lambda store, session: store.repository.unstarted_failures(session, 100),
+    "joins that nobody freed": lambda store, session: store.repository.overdue_joins(session, 100),
     "lock 100 expired": lambda store, session: store.repository.lock_expired(session, store.repository.clock(session), 100),
     "renew 100": lambda store, session: store.repository.renew_leases(
         session, "w1", [{**item, "lease": 60.0} for item in held(store, session, 100)]
