@@ -19,7 +19,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
-LANGUAGES = {".py": "python", ".ini": "ini"}
+LANGUAGES = {".py": "python", ".ini": "ini", ".yaml": "yaml", ".json": "json"}
 
 LINK = re.compile(r"\]\((?![#/]|[a-z]+:)([^)#\s]+)")
 COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
