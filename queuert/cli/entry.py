@@ -10,16 +10,16 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from queuert.app import Queuert
 from queuert.cli.exits import INTERRUPTED, REFUSED, USAGE, CommandError
+from queuert.cli.host import Host
 from queuert.cli.messages import hide_secrets, message_of
 from queuert.cli.output import Output, clean
 from queuert.cli.parser import build_parser
 from queuert.errors import InvalidCursorError, InvalidJobIdError, UnsupportedDatabaseError
 
 
-def main(argv: Sequence[str] | None = None, *, app: Queuert | None = None) -> int:
-    """Run one command line; its exit code. With an `app`, on that one, whatever the options and the environment name."""
+def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
+    """Run one command line; its exit code. With a `host`, on its app, whatever the environment names."""
     for stream in (sys.stdout, sys.stderr):
         # Text of jobs may hold what this terminal's encoding cannot show: never fail over that.
         if isinstance(stream, io.TextIOWrapper):
@@ -27,8 +27,8 @@ def main(argv: Sequence[str] | None = None, *, app: Queuert | None = None) -> in
     args: argparse.Namespace | None = None
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = build_parser(json="--json" in words).parse_args(words)
-        args.given_app = app
+        args = build_parser(json="--json" in words, prog="queuert" if host is None else host.program).parse_args(words)
+        args.host = host
         code: int = args.run(args)
         sys.stdout.flush()
         return code

@@ -9,6 +9,8 @@ REFUSED: Final = 1
 """Not found, refused, unhealthy, or an error of the database."""
 USAGE: Final = 2
 """The command line itself is wrong: running it again will not help."""
+CHANGED: Final = 3
+"""Of a worker that reloads: a source file has changed."""
 INTERRUPTED: Final = 130
 
 

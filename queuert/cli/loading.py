@@ -17,6 +17,7 @@ from typing import Any
 from queuert import Queuert
 from queuert.app import context_of
 from queuert.cli.exits import CommandError, UsageError
+from queuert.cli.host import Host
 
 
 @contextmanager
@@ -25,15 +26,18 @@ def open_app(args: argparse.Namespace, *, create: bool = False) -> Iterator[Queu
     app = find_app(args)
     if not create:
         _refuse_missing_file(app)
+    if host_of(args) is not None:  # whose it is
+        yield app
+        return
     with app:
         yield app
 
 
 def find_app(args: argparse.Namespace) -> Queuert:
-    given_app: Queuert | None = getattr(args, "given_app", None)
-    if given_app is not None:
-        return given_app
     spec, url = named(args)
+    host = host_of(args)
+    if host is not None:
+        return host.app
     table_options = {
         "table_prefix": args.prefix,
         "schema": args.schema,
@@ -57,11 +61,22 @@ def named(args: argparse.Namespace) -> tuple[str | None, str | None]:
     """The application or the URL that is meant, one of them or neither: an option wins over the environment."""
     if getattr(args, "url_file", None) is not None:
         args.url = _url_in(args.url_file)
+    host = host_of(args)
+    if host is not None:
+        if args.app is not None or args.url is not None:
+            raise UsageError(f"`{host.program}` works on its own application: leave --app and --url out, or use `queuert`.")
+        return host.program, None
     if args.app is not None or args.url is not None:
         return args.app, args.url
     if spec := os.environ.get("QUEUERT_APP"):
         return spec, None
     return None, os.environ.get("QUEUERT_URL") or None
+
+
+def host_of(args: argparse.Namespace) -> Host | None:
+    """The framework whose command line this is."""
+    host: Host | None = getattr(args, "host", None)
+    return host
 
 
 def _url_in(path: str) -> str:
@@ -128,9 +143,10 @@ def _a(found: object) -> str:
 
 def _refuse_missing_file(app: Queuert) -> None:
     """Looking at a file that is not there would make an empty one."""
-    path = context_of(app).database.missing_file()
+    database = context_of(app).database
+    path = database.missing_file()
     if path is not None:
-        raise CommandError(f"There is no database file {path}: `queuert migrate` makes one.")
+        raise CommandError(f"There is no database file {path}: {database.remedy}.")
 
 
 def _never() -> str:

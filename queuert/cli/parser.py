@@ -46,7 +46,7 @@ def _with_suggestion(message: str) -> str:
     return message + did_you_mean(found[1], re.findall(r"[\w-]+", found[2])) if found else message
 
 
-def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
+def build_parser(*, json: bool = False, prog: str = "queuert") -> argparse.ArgumentParser:
     from queuert.cli import (
         acts,
         check,
@@ -74,7 +74,7 @@ def build_parser(*, json: bool = False) -> argparse.ArgumentParser:
 
     Spoken.json = json
     parser = Spoken(
-        prog="queuert",
+        prog=prog,
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from queuert.app import Queuert, context_of
 from queuert.cli.exits import OK, CommandError, UsageError
-from queuert.cli.loading import load_app, named, open_app
+from queuert.cli.loading import find_app, named, open_app
 from queuert.cli.output import Output
 from queuert.cli.parser import add_command
 from queuert.cli.values import size_text
@@ -105,7 +105,7 @@ def _which(args: argparse.Namespace) -> tuple[Dialect, Names]:
     if spec is not None:
         if options or args.dialect:
             raise UsageError("--dialect, --prefix, --schema and --id-type do not go with --app: it has its own.")
-        context = context_of(load_app(spec))
+        context = context_of(find_app(args))
         return context.database.dialect, context.names
     dialect = args.dialect if url is None else parse_target(url).dialect
     if dialect is None:

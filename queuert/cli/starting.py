@@ -82,7 +82,7 @@ def run_start(args: argparse.Namespace) -> int:
     spec, _ = named(args)
     with open_app(args) as app:
         if app.types.find(args.type) is None:
-            if spec is not None or args.given_app is not None:
+            if spec is not None:
                 known = ", ".join(sorted(job_type.name for job_type in app.types)) or "none"
                 raise UsageError(f"The application has no job type {args.type!r}; it has {known}.")
             app.declare(args.type)

@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from queuert.cli.exits import OK, REFUSED, USAGE
+from queuert.cli.exits import CHANGED, OK, REFUSED, USAGE
 
 logger = logging.getLogger("queuert.supervisor")
 
@@ -73,6 +73,7 @@ class Supervisor:
         *,
         until_done: bool = False,
         mourn: Callable[[int], Sequence[str]] | None = None,
+        patient: bool = False,
         first_delay: float = FIRST_DELAY,
         longest_delay: float = LONGEST_DELAY,
         well_after: float = WELL_AFTER,
@@ -81,6 +82,8 @@ class Supervisor:
         # Whether a child that ends well has done its part, and is not replaced.
         self._until_done = until_done
         self._mourn = mourn
+        # Whether one that has run once is started for ever, whatever it says: somebody is editing its code.
+        self._patient = patient
         self._mourners: list[subprocess.Popen[bytes]] = []
         self._first_delay = first_delay
         self._longest_delay = longest_delay
@@ -209,8 +212,11 @@ class Supervisor:
             child.done = True
             logger.info("Process %d (pid %d) is done.", child.number, pid)
             return
+        if self._patient and code == CHANGED:
+            child.failures, child.due = 0, time.monotonic()
+            return
         child.refusals = child.refusals + 1 if code == USAGE else 0
-        if code == USAGE and (child.starts == 1 or child.refusals >= REFUSALS):
+        if code == USAGE and (child.starts == 1 or (child.refusals >= REFUSALS and not self._patient)):
             logger.error("Process %d cannot start as asked; giving up.", child.number)
             self._code = USAGE
             self._send(signal.SIGTERM)

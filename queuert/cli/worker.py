@@ -8,19 +8,20 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast
 
 from queuert import DatabaseUnavailableError, Job, Queuert, SchemaVersionError, UnknownJobTypeError, Worker
 from queuert.app import context_of
-from queuert.cli.exits import OK, REFUSED, UsageError
+from queuert.cli.exits import CHANGED, OK, REFUSED, UsageError
 from queuert.cli.health_server import serving
-from queuert.cli.loading import load_app
+from queuert.cli.loading import host_of, load_app
 from queuert.cli.logs import LEVELS, configure_logging
 from queuert.cli.messages import message_of
 from queuert.cli.parser import add_command, names, port, positive
-from queuert.cli.supervisor import Supervisor
+from queuert.cli.reloading import stopping_when_changed
+from queuert.cli.supervisor import LONGEST_DELAY, Supervisor
 from queuert.cli.values import duration
 
 logger = logging.getLogger("queuert.worker")
@@ -28,6 +29,7 @@ logger = logging.getLogger("queuert.worker")
 FIRST: Final = "0001_initial"
 NAMED: Final = 20  # jobs of a killed process
 LOOK_EVERY: Final = 0.2
+EDITED_AFTER: Final = 2.0  # seconds between starts of code that does not run yet
 
 
 def add(commands: Any) -> None:
@@ -44,10 +46,9 @@ def add(commands: Any) -> None:
     )
     command.add_argument("app", nargs="?", metavar="MODULE:APP", help="the application's Queuert object (or QUEUERT_APP)")
     command.add_argument("--app", dest="app_option", metavar="MODULE:APP", help="the same, as the other commands take it")
-    command.add_argument(
-        "-c", "--concurrency", type=positive, default=1, metavar="N", help="jobs at a time, in each process (1)"
-    )
+    command.add_argument("-c", "--concurrency", type=positive, metavar="N", help="jobs at a time, in each process (1)")
     command.add_argument("-p", "--processes", type=positive, default=1, metavar="N", help="processes (1)")
+    command.add_argument("--autoreload", action="store_true", help="for development: start again when a source file changes")
     command.add_argument("--types", "--type", type=names, metavar="A,B", help="only jobs of these types")
     command.add_argument("--exclude", type=names, metavar="A,B", help="all types but these")
     command.add_argument(
@@ -64,45 +65,57 @@ def add(commands: Any) -> None:
     command.add_argument("--name", help="begins the worker's id")
     command.add_argument("--poll-interval", type=duration, metavar="SECONDS", help="the safety net behind the wake-ups")
     command.add_argument("--reap-interval", type=duration, metavar="SECONDS", help="how often to look for dead workers' jobs")
-    command.add_argument(
-        "--stop-timeout", type=duration, default=30.0, metavar="SECONDS", help="for running jobs to finish in (30)"
-    )
+    command.add_argument("--stop-timeout", type=duration, metavar="SECONDS", help="for running jobs to finish in (30)")
     command.add_argument("--log-level", choices=LEVELS, default="info", help="unless the application sets up logging (info)")
     command.add_argument("--watch-fd", type=int, help=argparse.SUPPRESS)
+    command.add_argument("--watch-sources", action="store_true", help=argparse.SUPPRESS)
     command.add_argument("--name-jobs-of", type=int, help=argparse.SUPPRESS)
     command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.app and args.app_option:
-        raise UsageError("Name the application once: MODULE:APP or --app.")
-    spec = args.app or args.app_option or os.environ.get("QUEUERT_APP")
-    if not spec:
-        raise UsageError("Which application? Pass MODULE:APP, such as shop:app, or set QUEUERT_APP.")
-    if args.processes > 1:
+    command, find = _application(args)
+    if args.processes > 1 or args.autoreload:
         if os.name != "posix":
-            raise UsageError("--processes needs POSIX: start `queuert worker` several times instead.")
+            raise UsageError("--processes and --autoreload need POSIX: start `queuert worker` several times instead.")
         configure_logging(args.log_level)
         return Supervisor(
-            lambda number, watched: child_command(args, spec, number, watched),
+            lambda number, watched: [*command, *child_options(args, number, watched)],
             args.processes,
             until_done=args.until_empty,
-            mourn=lambda pid: [*queuert_command(), "worker", spec, "--name-jobs-of", str(pid), "--log-level", args.log_level],
+            mourn=lambda pid: [*command, "--name-jobs-of", str(pid), "--log-level", args.log_level],
+            patient=args.autoreload,
+            longest_delay=EDITED_AFTER if args.autoreload else LONGEST_DELAY,
         ).run()
-    app = load_app(spec)
+    app = find()
     configure_logging(args.log_level)
     if args.name_jobs_of is not None:
         return name_jobs_of(app, args.name_jobs_of)
     return work(app, args)
 
 
-def queuert_command() -> list[str]:
-    return [sys.executable, "-m", "queuert"]
+def _application(args: argparse.Namespace) -> tuple[Sequence[str], Callable[[], Queuert]]:
+    """What starts a worker of the application in another process, and what finds it in this one."""
+    if args.app and args.app_option:
+        raise UsageError("Name the application once: MODULE:APP or --app.")
+    named, host = args.app or args.app_option, host_of(args)
+    settings = {} if host is None else host.worker
+    for option, default in (("concurrency", 1), ("stop_timeout", 30.0), ("poll_interval", None)):
+        if getattr(args, option) is None:
+            setattr(args, option, settings.get(option, default))
+    if host is not None:
+        if named:
+            raise UsageError(f"`{host.program} worker` runs its own application: leave {named!r} out, or use `queuert worker`.")
+        return [*host.command, "worker"], lambda: host.app
+    spec = named or os.environ.get("QUEUERT_APP")
+    if not spec:
+        raise UsageError("Which application? Pass MODULE:APP, such as shop:app, or set QUEUERT_APP.")
+    return [sys.executable, "-m", "queuert", "worker", spec], lambda: load_app(spec)
 
 
-def child_command(args: argparse.Namespace, spec: str, number: int, watched: int) -> Sequence[str]:
-    """The command line of one of several processes."""
-    command = [*queuert_command(), "worker", spec, "--concurrency", str(args.concurrency)]
+def child_options(args: argparse.Namespace, number: int, watched: int) -> Sequence[str]:
+    """The options of one of several processes."""
+    command = ["--concurrency", str(args.concurrency)]
     command += ["--name", f"{args.name or 'worker'}-{number}", "--watch-fd", str(watched)]
     command += ["--stop-timeout", str(args.stop_timeout), "--log-level", args.log_level]
     for option in ("types", "exclude"):
@@ -112,6 +125,8 @@ def child_command(args: argparse.Namespace, spec: str, number: int, watched: int
         command += ["--health", str(args.health + number - 1 if args.health else 0)]
     if args.until_empty:
         command += ["--until-empty"]
+    if args.autoreload:
+        command += ["--watch-sources"]
     for option in ("poll_interval", "reap_interval"):
         if (value := getattr(args, option)) is not None:
             command += [f"--{option.replace('_', '-')}", str(value)]
@@ -136,8 +151,11 @@ def work(app: Queuert, args: argparse.Namespace) -> int:
         serving(app, worker, args.health),
         _stopping_with_parent(worker, args),
         _stopping_when_empty(app, worker, types, args),
+        stopping_when_changed(worker, args.stop_timeout, watch=args.watch_sources) as changed,
     ):
         ended = worker.run(timeout=args.stop_timeout)
+    if changed.is_set():
+        return CHANGED
     if not ended:  # their threads are daemons: they end with this process, and their leases bring the jobs back
         logger.warning("Ending although handlers still run: %s.", ", ".join(worker.unfinished))
         return REFUSED
@@ -170,7 +188,8 @@ def _require_schema(app: Queuert) -> None:
             return
         raise UsageError(message_of(error)) from error
     if FIRST in pending:
-        raise UsageError(f"The database has no tables for jobs: `queuert migrate` makes them (pending: {', '.join(pending)}).")
+        remedy = context_of(app).database.remedy
+        raise UsageError(f"The database has no tables for jobs (pending: {', '.join(pending)}): {remedy}.")
 
 
 def name_jobs_of(app: Queuert, pid: int) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from support.waiting import eventually
 
 import queuert
+from queuert.cli.parser import build_parser
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -128,3 +129,9 @@ class Site:
         with urllib.request.urlopen(request, timeout=20) as response:
             body: bytes = response.read()
             return body.decode()
+
+
+def command_names() -> list[str]:
+    """Every command of `queuert`."""
+    parser = build_parser()
+    return [name for action in parser._actions if isinstance(action.choices, dict) for name in action.choices]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import run, started
+from processes import command_names, run, started
 
 pytest.importorskip("django")
 
@@ -72,6 +73,44 @@ def test_a_worker_process_finds_the_jobs_and_runs_them(database: dict[str, Any],
     with started(PROJECT, ["manage.py", "queuert_worker", "-c", "2"], tmp_path / "log", **environment) as worker:
         done = run(PROJECT, "manage.py", "shell", "-v", "0", "-c", script, **environment)
         assert done.stdout.strip() == "shipped", done.stderr + worker.output()
+        assert worker.stop() == 0, worker.output()
+
+
+def test_every_command_is_there(database: dict[str, Any]) -> None:
+    assert manage(database, "migrate").returncode == 0
+    help = manage(database, "queuert", "--help").stdout
+    assert "usage: manage.py queuert" in help
+    assert set(command_names()) <= set(help.split())
+    begun = manage(database, "queuert", "start", "fail", "--json")
+    chain = json.loads(begun.stdout)["chain"]["id"]
+    worked = manage(database, "queuert", "worker", "--until-empty", "--settings", "project.settings")
+    assert worked.returncode == 0, worked.stderr
+    shown = manage(database, "queuert", "show", chain[-8:], "--json", "--settings=project.settings")
+    assert json.loads(shown.stdout)["chain"]["status"] == "failed", shown.stderr
+    assert manage(database, "queuert", "migrate", "--status").returncode == 0
+    refused = manage(database, "queuert", "stats", "--url", "sqlite:///x.db")
+    assert (refused.returncode, "own application" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("options", [["--processes", "2"], ["--autoreload"]])
+def test_a_worker_of_several_processes(database: dict[str, Any], tmp_path: Path, options: list[str]) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns("__pycache__"))
+    assert manage(database, "migrate").returncode == 0
+    environment = {"PROJECT_DATABASE": json.dumps(database)}
+    script = (
+        "from work.jobs import charge; from work.models import Order; from queuert.contrib.django import queue; "
+        "chain = queue.start_chain(charge, Order.objects.create().pk); print(queue.wait_for(chain, timeout=30).output)"
+    )
+    with started(project, ["manage.py", "queuert", "worker", *options], tmp_path / "log", **environment) as worker:
+        done = run(project, "manage.py", "shell", "-v", "0", "-c", script, **environment)
+        assert done.stdout.strip() == "shipped", done.stderr + worker.output()
+        if "--autoreload" in options:
+            source = project / "work" / "jobs.py"
+            source.write_text(source.read_text().replace('"shipped"', '"sent"'))
+            worker.says("jobs.py has changed")
+            done = run(project, "manage.py", "shell", "-v", "0", "-c", script, **environment)
+            assert done.stdout.strip() == "sent", done.stderr + worker.output()
         assert worker.stop() == 0, worker.output()
 
 

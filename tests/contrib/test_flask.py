@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import run, started
+from processes import command_names, run, started
 from support.inside import context_of
 from support.waiting import eventually
 
@@ -287,12 +287,12 @@ def test_the_commands_migrate_work_and_tell(url: str, tmp_path: Path) -> None:
     command = ("-m", "flask", "--app", "shopapp", "queuert")
     missing = run(tmp_path, *command, "stats")
     worker = run(tmp_path, *command, "worker")
-    for refused in (missing, worker):
-        assert refused.returncode == 1
+    for refused, code in ((missing, 1), (worker, 2)):
+        assert refused.returncode == code
         assert "run `flask queuert migrate`" in refused.stderr
         assert "Traceback" not in refused.stderr
-    assert "applied 0001" in run(tmp_path, *command, "migrate").stdout
-    assert "nothing to do" in run(tmp_path, *command, "migrate").stdout
+    assert "applied  0001" in run(tmp_path, *command, "migrate").stdout
+    assert "up to date" in run(tmp_path, *command, "migrate").stdout
     with (
         started(tmp_path, [*command, "worker", "-c", "2"], tmp_path / "worker.log") as worker,
         Queuert(url) as app,
@@ -304,7 +304,65 @@ def test_the_commands_migrate_work_and_tell(url: str, tmp_path: Path) -> None:
     told = json.loads(run(tmp_path, *command, "stats", "--json").stdout)
     assert told["by_status"]["completed"] == 1
     assert "completed" in run(tmp_path, *command, "stats").stdout
-    assert "completed: 0" in run(tmp_path, *command, "cleanup").stdout
+    assert "Deleted 0 chains" in run(tmp_path, *command, "cleanup").stdout
+
+
+def test_every_command_is_there(sqlite_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "shopapp.py").write_text(textwrap.dedent(MODULE).format(url=f"sqlite:///{sqlite_path}"))
+    command = ("-m", "flask", "--app", "shopapp", "queuert")
+    help = run(tmp_path, *command, "--help").stdout
+    assert "usage: flask queuert" in help
+    assert set(command_names()) <= set(help.split())
+    assert run(tmp_path, *command, "migrate").returncode == 0
+    begun = run(tmp_path, *command, "start", "mark", "--json")
+    chain = json.loads(begun.stdout)["chain"]["id"]
+    assert "would fail" not in run(tmp_path, *command, "check").stdout
+    assert run(tmp_path, *command, "worker", "--until-empty").returncode == 0
+    shown = run(tmp_path, *command, "show", chain[-8:], "--json")
+    assert json.loads(shown.stdout)["chain"]["output"] == "module", shown.stderr
+    assert "CREATE TABLE" in run(tmp_path, *command, "sql").stdout
+    for refused in (run(tmp_path, *command, "stats", "--url", "sqlite:///x.db"), run(tmp_path, *command, "worker", "x:y")):
+        assert refused.returncode == 2
+        assert "own application" in refused.stderr
+    unknown = run(tmp_path, *command, "retyr")
+    assert "did you mean 'retry'" in unknown.stderr.lower(), unknown.stderr
+
+
+def test_a_worker_has_processes(url: str, tmp_path: Path) -> None:
+    (tmp_path / "shopapp.py").write_text(textwrap.dedent(MODULE).format(url=url))
+    command = ["-m", "flask", "--app", "shopapp", "queuert"]
+    assert run(tmp_path, *command, "migrate").returncode == 0
+    with (
+        started(tmp_path, [*command, "worker", "--processes", "2"], tmp_path / "log") as worker,
+        Queuert(url) as app,
+    ):
+        app.declare("mark")
+        assert app.wait_for(app.start_chain("mark"), timeout=30).output == "module"
+        worker.says("Process 2 of 2")
+        eventually(lambda: len(app.workers()) == 2, 30)
+        assert worker.stop() == 0, worker.output()
+
+
+def test_a_worker_starts_again_when_a_source_changes(url: str, tmp_path: Path) -> None:
+    source = tmp_path / "shopapp.py"
+    text = textwrap.dedent(MODULE).format(url=url)
+    source.write_text(text)
+    command = ["-m", "flask", "--app", "shopapp", "queuert"]
+    assert run(tmp_path, *command, "migrate").returncode == 0
+    with (
+        started(tmp_path, [*command, "worker", "--autoreload"], tmp_path / "log") as worker,
+        Queuert(url) as app,
+    ):
+        app.declare("mark")
+        assert app.wait_for(app.start_chain("mark"), timeout=30).output == "module"
+        source.write_text(text.replace("return flask", "return 'edited ' + flask"))
+        worker.says("shopapp.py has changed")
+        assert app.wait_for(app.start_chain("mark"), timeout=30).output == "edited module"
+        source.write_text("def (")  # half a line, as editors save it
+        worker.says("SyntaxError")
+        source.write_text(text)
+        assert app.wait_for(app.start_chain("mark"), timeout=30).output == "module"
+        assert worker.stop() == 0, worker.output()
 
 
 def test_a_forked_server_process_enqueues(url: str) -> None:

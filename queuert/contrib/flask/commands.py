@@ -1,86 +1,46 @@
-"""`flask queuert worker`, `stats`, `migrate`, `cleanup`."""
+"""`flask queuert ...`: every command of `queuert`, on the queue of the current application."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import sys
 
 import click
 from flask import current_app
-from flask.cli import AppGroup
+from flask.cli import ScriptInfo, with_appcontext
 
-from queuert import Queuert
-from queuert.cli.logs import LEVELS, configure_logging
-from queuert.cli.output import Output
-from queuert.cli.stats import draw, oldest_kept, stats_json
-from queuert.errors import QueuertError
+from queuert.cli import main
+from queuert.cli.host import Host, this_program
 
-group = AppGroup("queuert", short_help="Run jobs, and see how they stand.")
+PROGRAM = "flask queuert"
+WORKER_KEYS = ("CONCURRENCY", "POLL_INTERVAL")
 
 
-@group.command("worker")
-@click.option("-c", "--concurrency", type=click.IntRange(1), help="Jobs at a time (QUEUERT_CONCURRENCY, or 1).")
-@click.option("--types", help="Only jobs of these types, with commas between them.")
-@click.option("--name", help="Begins the worker's id.")
-@click.option("--stop-timeout", type=float, default=30.0, show_default=True, help="Seconds for running jobs to finish in.")
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-def worker(concurrency: int | None, types: str | None, name: str | None, stop_timeout: float, log_level: str) -> None:
-    """Run jobs until SIGTERM or Ctrl-C; a second one ends it at once."""
-    app, config = _queuert(), current_app.config
-    configure_logging(log_level)
-    try:
-        runner = app.worker(
-            concurrency=concurrency or config.get("QUEUERT_CONCURRENCY", 1),
-            types=None if types is None else [each.strip() for each in types.split(",") if each.strip()],
-            name=name,
-            poll_interval=config.get("QUEUERT_POLL_INTERVAL"),
-        )
-        ended = runner.run(timeout=stop_timeout)
-    except (QueuertError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
-    if not ended:
-        raise click.ClickException(f"Handlers still run: {', '.join(runner.unfinished)}.")
-    app.close()
+@click.command(
+    "queuert",
+    short_help="Run jobs, and see how they stand.",
+    add_help_option=False,  # the help is that of `queuert`
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+@with_appcontext
+def command(context: click.Context, words: tuple[str, ...]) -> None:
+    """Run jobs, watch them and repair them: the commands of `queuert`."""
+    config = current_app.config
+    host = Host(
+        app=current_app.extensions["queuert"],
+        program=PROGRAM,
+        command=_again(context, words),
+        worker={key.lower(): config[f"QUEUERT_{key}"] for key in WORKER_KEYS if f"QUEUERT_{key}" in config},
+    )
+    context.exit(main(words, host=host))
 
 
-@group.command("stats")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
-def stats(as_json: bool) -> None:
-    """How things stand: states, what is stuck, retries, errors, what is kept."""
-    app = _queuert()
-    found, kept = _called(app.stats), _called(lambda: oldest_kept(app, None))
-    if as_json:
-        click.echo(json.dumps(stats_json(found, kept), indent=2))
-    else:
-        draw(Output(), found, kept)
-
-
-@group.command("migrate")
-def migrate() -> None:
-    """Create the tables, or bring them to the newest version."""
-    app = _queuert()
-    before = _called(app.migration_status)
-    _called(app.migrate)
-    for name in before.pending:
-        click.echo(f"applied {name}")
-    if not before.pending:
-        click.echo("nothing to do")
-
-
-@group.command("cleanup")
-def cleanup() -> None:
-    """Delete the closed chains that the retention lets go."""
-    for state, number in _called(_queuert().cleanup).items():
-        click.echo(f"{state}: {number}")
-
-
-def _queuert() -> Queuert:
-    found: Queuert = current_app.extensions["queuert"]
-    return found
-
-
-def _called(function: Any) -> Any:
-    try:
-        return function()
-    except QueuertError as error:
-        raise click.ClickException(str(error)) from error
+def _again(context: click.Context, words: tuple[str, ...]) -> list[str]:
+    """What comes before the words, such as `python -m flask --app shop queuert`."""
+    own = sys.argv[1 : len(sys.argv) - len(words)]
+    if own and own[-1] == "queuert":
+        return [*this_program(), *own]
+    # Called by other code, not by a command line.
+    path = context.ensure_object(ScriptInfo).app_import_path
+    return [sys.executable, "-m", "flask", *(["--app", path] if path else []), "queuert"]

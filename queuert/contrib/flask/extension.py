@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flask import Flask, current_app, has_app_context
 
 from queuert import JobTypes, Queuert
-from queuert.contrib.flask.commands import group
+from queuert.contrib.flask.commands import command
 from queuert.errors import QueuertError
 
 KEY = "queuert"
@@ -57,7 +57,7 @@ class FlaskQueuert(Queuert):
         queuert._database.around_attempt = _contexts(app)
         queuert._database.remedy = REMEDY
         app.extensions[KEY] = queuert
-        app.cli.add_command(group)
+        app.cli.add_command(command)
         self._apps.append(app)
         return queuert
 

@@ -108,6 +108,14 @@ class Commands(TestCase):
         self.assertEqual(told["by_status"]["failed"], 1)
         self.assertEqual(told["by_type"]["fail"]["failed"], 1)
 
+    def test_every_command_of_queuert_can_be_called(self) -> None:
+        chain = queue.start_chain(fail)
+        told = json.loads(self.call("queuert", "jobs", "--json"))
+        self.assertEqual([job["id"] for job in told["items"]], [chain.id])
+        with self.assertRaisesMessage(CommandError, "ended with 2"):
+            call_command("queuert", "nonsense", stderr=StringIO())
+        self.assertIsNotNone(queue.get_chain(chain.id), "the queue is still open")
+
     def test_cleanup(self) -> None:
         self.assertIn("completed: 0", self.call("queuert_cleanup"))
 
