@@ -40,7 +40,7 @@ from queuert.errors import (
 from queuert.hooks import Hooks
 from queuert.job_types import JobType, JobTypes, Task, TaskOptions
 from queuert.limit import Limit
-from queuert.model import Attempt, Chain, Failure, Job, Page, Pause, Status, TimelineEntry, WorkerInfo
+from queuert.model import Attempt, Chain, Failure, Job, Page, Pause, Progress, Status, TimelineEntry, WorkerInfo
 from queuert.notify.protocol import Channel, Notice, Notifier, Subscription
 from queuert.options import Backoff, Dedup, Lease, Retention
 from queuert.running_job import Continuation, JobInterruptedError, RunningJob, Signal, current_job
@@ -91,6 +91,7 @@ __all__ = [
     "Page",
     "Pause",
     "PeriodicStatus",
+    "Progress",
     "Queuert",
     "QueuertError",
     "Rate",

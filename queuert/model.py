@@ -86,6 +86,9 @@ class Job:
     # How often in a row it was lost with its worker, and how often in a row a failure was not held against it.
     losses: int = 0
     excuses: int = 0
+    # How far it is, as its handler has told: see `RunningJob.progress`.
+    progress_fraction: float | None = None
+    progress_message: str | None = None
 
     # What is wrong with its row, if somebody else has written it.
     _unreadable: ClassVar[str | None] = None
@@ -126,6 +129,21 @@ class Chain(Generic[OutputT_co]):
     tail_type_name: str
     error_code: str | None = None
     deduplicated: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a chain is. `done`, `total` and `failed` count the blockers of its newest job; those that failed are not done.
+
+    `fraction` goes from 0 to 1: the part of its blockers that is done, until its handler tells more, with a `message`; 1.0 when
+    the chain is completed.
+    """
+
+    done: int
+    total: int
+    failed: int
+    fraction: float
+    message: str | None
 
 
 @dataclass(frozen=True)

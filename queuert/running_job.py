@@ -163,6 +163,10 @@ class RunningJob(Job, Generic[InputT]):
             limit_key=limit_key,
         )
 
+    def progress(self, fraction: float, message: str | None = None) -> None:
+        """Tell how far it is, from 0 to 1, for `app.progress`. Cheap to call often: others see it a second later or so."""
+        self._attempt.report.note(fraction, message)
+
     def reschedule(self, *, after: Duration | None = None, at: datetime | None = None, error: str | None = None) -> NoReturn:
         """Try again exactly then; this try does not count against `max_attempts`."""
         self._attempt.reschedule(after=after, at=at, error=error)

@@ -11,12 +11,13 @@ from queuert.chains.history import History, Stats
 from queuert.chains.limits import Limits, LimitStatus
 from queuert.chains.listing import Lister
 from queuert.chains.new_chain import ChainRef
+from queuert.chains.progress import progress
 from queuert.chains.read import Reader
 from queuert.chains.why import Explainer, Why
 from queuert.context import Context
 from queuert.ids import Id
 from queuert.job_types import JobTypeOrName
-from queuert.model import Attempt, Chain, Job, Page, Status, TimelineEntry, WorkerInfo
+from queuert.model import Attempt, Chain, Job, Page, Progress, Status, TimelineEntry, WorkerInfo
 from queuert.options import Duration
 
 OutputT = TypeVar("OutputT")
@@ -205,6 +206,13 @@ class Reads:
     def result(self, chain: ChainRef, *, timeout: Duration | None = None) -> Any:
         """The output of a chain, once it is completed; ChainFailedError or ChainCancelledError if it ends otherwise."""
         return self.wait_for(chain, timeout=timeout).output
+
+    def progress(self, chain: ChainRef, *, conn: Any = None) -> Progress:
+        """How far a chain is: by its blockers while it waits for them, then by what its handler tells (`job.progress`).
+
+        1.0 when it is completed; ChainNotFoundError if there is none.
+        """
+        return progress(self._context, chain, conn)
 
     # History
 

@@ -96,6 +96,10 @@ class AttendanceRepository(ABC):
 
     # What there is to do, and how fast it is done
 
+    def count_blockers(self, session: Session, job_id: str) -> dict[str, int]:
+        """By status: how many of the chains that a job was given as blockers."""
+        return {row[0]: int(row[1]) for row in self._run(session, "count_blockers", id=job_id)}
+
     def running_order(self, session: Session) -> dict[str, list[tuple[str, str]]]:
         """Id and type of the running jobs of each worker, in the order in which it starts them."""
         found: dict[str, list[tuple[str, str]]] = {}

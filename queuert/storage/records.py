@@ -26,7 +26,7 @@ _IDS: Final = tuple(JOB_COLUMNS.index(name) for name in ("id", "chain_id", "cont
 _CLAIMED_TIMES: Final = tuple(name for name in CLAIMED_COLUMNS if name in _TIME_NAMES)
 _JUST_CLAIMED: Final = {**dict.fromkeys(JOB_COLUMNS), "status": Status.RUNNING, "open_blockers": 0}
 _TEXTS: Final = ("type_name", "chain_type_name", "input")
-_MAYBE_TEXTS: Final = ("deduplication_key", "completed_by", "leased_by", "error_code", "last_attempt_error")
+_MAYBE_TEXTS: Final = ("deduplication_key", "completed_by", "leased_by", "error_code", "last_attempt_error", "progress_message")
 _TEXT: Final = (str, type(None))
 _NUMBER: Final = (int, type(None))
 # Columns, the types of their values, and what is shown in the place of another.
@@ -35,6 +35,7 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], tuple[type, ...], object], ...]] = (
     (_TEXTS, (str,), ""),
     (_MAYBE_TEXTS, _TEXT, None),
     (("max_attempts",), _NUMBER, None),
+    (("progress_fraction",), (float, type(None)), None),
 )
 # Shown as they are stored: whoever repairs the row needs to see them.
 _PAYLOADS: Final = frozenset({"input", "output"})

@@ -27,6 +27,7 @@ from queuert.job_types import JobType
 from queuert.model import Chain, Job, Status
 from queuert.notify.protocol import ANYTHING
 from queuert.options import BackoffFunction
+from queuert.progress import Report
 from queuert.running_job import Continuation, JobInterruptedError, Reason, RunningJob, Signal, running_here
 from queuert.storage.protocol import Block, Commit, Session
 from queuert.storage.trouble import Trouble
@@ -63,6 +64,7 @@ class AttemptRun:
         self.job = job
         self.job_type = job_type
         self.signal = Signal(job.id)
+        self.report = Report()
         self._context = context
         self._worker_id = worker_id
         self._middleware = (*middleware, *job_type.middleware)
@@ -74,8 +76,7 @@ class AttemptRun:
         self._decision: Record | None = None
         self._blockers: list[Chain] | None = None
         self._continuations: list[Continuation] = []
-        # The transaction of `complete()`.
-        self._block: Block | None = None
+        self._block: Block | None = None  # the transaction of `complete()`
         self._session: Session | None = None
         self._spoiled: BaseException | None = None
         # A transaction was lost by what the database did, and not by what the handler did.
@@ -83,8 +84,7 @@ class AttemptRun:
         self._handler_done = False  # what goes wrong then is ours
         self._closed_by_handler = False
         self._observed: observing.Observed | None = None
-        # Seconds from the handler's start to its end.
-        self._ran: float | None = None
+        self._ran: float | None = None  # seconds from the handler's start to its end
 
     def run(self) -> Outcome:
         """Run the handler; never raises an `Exception`."""

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 from queuert.job_types import JobType
 from queuert.model import Job
 from queuert.options import Lease
+from queuert.progress import Told
 from queuert.running_job import Reason
 from queuert.worker.attempt import AttemptRun
+from queuert.worker.outcome import Record
 
 
 class Terms(NamedTuple):
@@ -40,6 +42,7 @@ class Held:
         "refused",
         "renew_at",
         "started",
+        "stored",
         "trusted_until",
         "turn",
         "zombie_at",
@@ -60,6 +63,8 @@ class Held:
         # Whether it counts among the jobs in hand that were lost before.
         self.counted = False
         self.attempt: AttemptRun | None = None
+        # The latest of what its handler told of its progress that is in the database.
+        self.stored: Told | None = None
         self.lost: Reason | None = None
         """Why the lease is gone, once that is known."""
         self.over = False
@@ -73,6 +78,17 @@ class Held:
     def hangs(self) -> bool:
         """Whether its handler was given up: it did not end when its time was up."""
         return self.zombie_at <= time.monotonic() and not self.over
+
+    @property
+    def news(self) -> Told | None:
+        """How far its handler says it is, where that is not stored yet."""
+        latest = None if self.attempt is None else self.attempt.report.latest
+        return None if latest == self.stored else latest
+
+    def with_news(self, record: Record) -> Record:
+        """What is written about the end of its attempt, with how far it came."""
+        news = self.news
+        return record if news is None else {**record, "fraction": news.fraction, "message": news.message}
 
     def lose(self, reason: Reason) -> None:
         self.lost = reason

@@ -23,6 +23,8 @@ not yet "lost": the row is looked at.
 - It does not: it was reaped and maybe taken by another worker, cancelled, completed from outside, or deleted. The handler's
   signal is set with that reason, and the lease is forgotten.
 
+What a handler tells of its progress goes along with the renewal. Its lease is renewed early for that, once a second at most.
+
 **When the database cannot be reached**, renewals fail until it can. Past the end of trust somebody else, for whom the
 database is not down, may have taken the job over: the handlers are told that they have lost it. That may be wrong. If it is,
 nothing is lost by it: what a handler returns in the end is written if the pair still stands, and a job that was broken
@@ -51,6 +53,7 @@ from typing import Any, Protocol
 
 from queuert.context import Context
 from queuert.observing import facts
+from queuert.progress import Told
 from queuert.running_job import Reason
 from queuert.storage.protocol import Session
 from queuert.storage.trouble import Trouble
@@ -69,6 +72,8 @@ LONGEST_RETRY = 1.0
 LOOK_AROUND = 0.25
 """Seconds between two looks at all leases, where notices say only that something may have happened."""
 RENEW_AT_ONCE = 1_000
+NEWS_EVERY = 1.0
+"""Seconds between two renewals that are early because handlers have told how far they are."""
 SIGN_EVERY = 5.0
 """Seconds between two signs of life of a worker."""
 SIGN_ALONG = 1.0
@@ -117,6 +122,9 @@ class LeaseKeeper:
         self._ending = False
         self._attendance: Tells | None = None
         self._sign_at = 0.0
+        # Whether a handler has told how far it is, and when that may be written next.
+        self._news = False
+        self._news_at = 0.0
         self._outage = Outage(
             context,
             worker_id,
@@ -169,6 +177,7 @@ class LeaseKeeper:
         """The handler starts: its time counts from here, and it can be told things."""
         held.started = now
         held.attempt = attempt
+        attempt.report.on_news = self._hear
         if held.lost is not None:  # in this very moment
             held.tell(held.lost)
         timeout = held.job_type.timeout
@@ -176,6 +185,12 @@ class LeaseKeeper:
             held.deadline = now + timeout
             if held.deadline < self._next:
                 self._wake.set()
+
+    def _hear(self) -> None:
+        """A handler tells how far it is. Thousands of times a second, maybe: only the first wakes the thread."""
+        if not self._news:
+            self._news = True
+            self._wake.set()
 
     def let_go(self, done: Iterable[Held]) -> None:
         """These are in hand no longer."""
@@ -257,10 +272,15 @@ class LeaseKeeper:
             if held.zombie_at <= now and not held.over:
                 self._give_up(held)
         in_hand = [held for held in in_hand if held.zombie_at > now]
-        due = [held for held in in_hand if held.renew_at <= now]
+        telling = set()
+        if self._news and now >= self._news_at:
+            self._news = False  # before the look at what was told: who tells more from here on wakes this thread again
+            self._news_at = now + NEWS_EVERY
+            telling = {held for held in in_hand if held.news is not None}
+        due = [held for held in in_hand if held.renew_at <= now or held in telling]
         sign = now >= self._sign_at - (SIGN_ALONG if due else 0.0)
         if due or sign:
-            due = [held for held in in_hand if held.renew_at <= now + EARLY * held.lease.renew_every]
+            due = [held for held in in_hand if held in telling or held.renew_at <= now + EARLY * held.lease.renew_every]
             for start in range(0, max(1, len(due)), RENEW_AT_ONCE):
                 self._renew(due[start : start + RENEW_AT_ONCE], sign=sign and not start)
         self._look(in_hand)
@@ -271,6 +291,8 @@ class LeaseKeeper:
             self._next = min(wanted, default=math.inf)
             if self._attendance is not None:
                 self._next = min(self._next, self._sign_at)
+            if self._news:
+                self._next = min(self._next, self._news_at)
             if (self._doubt_all or self._young) and self._held:
                 self._next = min(self._next, self._looked_at + LOOK_AROUND)
         return None if self._next == math.inf else max(0.0, self._next - time.monotonic())
@@ -280,7 +302,8 @@ class LeaseKeeper:
         if attendance is None and not due:
             self._sign_at = math.inf
             return
-        items = [{"id": held.job.id, "token": held.job.lease_token, "lease": held.lease.duration} for held in due]
+        news = [held.news for held in due]
+        items = [_item(held, told) for held, told in zip(due, news, strict=True)]
         repository, started = self._context.repository, time.monotonic()
         try:
             if attendance is None:
@@ -300,8 +323,9 @@ class LeaseKeeper:
                 self._not_renewed(due)
             return
         self._outage.is_over()
-        for held in due:
+        for held, told in zip(due, news, strict=True):
             if held.job.id in renewed:
+                held.stored = told or held.stored
                 held.trusted_until = started + held.lease.duration
                 held.renew_at = started + held.lease.renew_every
             elif reason := states[held.job.id]:
@@ -411,6 +435,11 @@ class LeaseKeeper:
             held.renew_at = now + _retry_pause(held)
             if held.trusted_until <= now and not held.over:
                 held.tell("taken_by_another_worker")
+
+
+def _item(held: Held, told: Told | None) -> dict[str, Any]:
+    item = {"id": held.job.id, "token": held.job.lease_token, "lease": held.lease.duration}
+    return item if told is None else {**item, "fraction": told.fraction, "message": told.message}
 
 
 def _retry_pause(held: Held) -> float:

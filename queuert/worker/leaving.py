@@ -22,7 +22,7 @@ def give_back(context: Context, worker_id: str, left: Sequence[Held], detail: st
     """Give jobs back, as far as the database lets us; whether it did. What was lost meanwhile is not touched."""
     started = [held for held in left if held.attempt is not None]
     unstarted = [{"id": held.job.id, "token": held.job.lease_token} for held in left if held.attempt is None]
-    records = [rescheduled(held.job, worker_id, 0.0, detail, None) for held in started]
+    records = [held.with_news(rescheduled(held.job, worker_id, 0.0, detail, None)) for held in started]
 
     def work(session: Session) -> None:
         if records:

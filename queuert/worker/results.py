@@ -137,7 +137,7 @@ class _Transaction:
         # SQLite does not lose answers, and its transactions must start with a write.
         self.unsure = [r.held.job.id for r in results if r.unsure] if context.database.loses_answers else []
         self._completions = [c for result in results if (c := result.outcome.completion) is not None]
-        self._records = [record for result in results if (record := result.outcome.record) is not None]
+        self._records = [r.held.with_news(record) for r in results if (record := r.outcome.record) is not None]
         plain = not self._records and not self.unsure and all(completion.is_simple for completion in self._completions)
         # Whether one statement writes all of it.
         self.single = plain and context.repository.completes_in_one_statement

@@ -56,6 +56,7 @@ LIMITS: dict[str, Limit] = {
     "name 20 blockers": Limit(("job_chain_idx",), 120, 3_000, 20_000),
     "get 100 (chains|tails)": Limit(("job_chain_idx",), 600, 2_500, 14_000),
     "get 100 jobs": Limit((), 200, 800, 8_000),
+    "count the blockers of a job": Limit(("job_chain_idx",), 20, 100, 1_000),
     "blockers of 100": Limit(("job_chain_idx",), 800, 2_500, 12_000),
     "waits for|blocker chains|missing blockers": Limit((), 20, 50, 500),
     "(waiting|connected) chains|waiting jobs|blocker references": Limit(("blocker_chain_idx",), 500, 1_500, 6_000),

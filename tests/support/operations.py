@@ -209,6 +209,7 @@ OPERATIONS: dict[str, Operation] = {
     "get 100 jobs": lambda store, session: store.repository.get_jobs(session, jobs_of(100, DONE)),
     "get 100 chains": lambda store, session: store.repository.get_chains(session, jobs_of(100, HEAD)),
     "get 100 tails": lambda store, session: store.repository.get_tails(session, jobs_of(100, HEAD)),
+    "count the blockers of a job": lambda store, session: store.repository.count_blockers(session, jobs_of(1, BLOCKED)[0]),
     "blockers of 100": lambda store, session: store.repository.get_blockers(session, jobs_of(100, BLOCKED)),
     "waits for": graph("waits_for", BLOCKED),
     "waiting chains": graph("waiting_chains"),

@@ -33,6 +33,16 @@ JOIN {job} r ON r.id = b.blocked_by_chain_id
 CROSS JOIN LATERAL (SELECT l.* FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1) t
 ORDER BY b.job_id, b.index;
 
+-- name: count_blockers
+-- params: id
+-- How many of the chains that a job was given as blockers are in which state.
+SELECT t.status, count(*)
+FROM (SELECT b.blocked_by_chain_id FROM {job_blocker} b WHERE b.job_id = :id::{id_type} {few}) b
+CROSS JOIN LATERAL (
+    SELECT l.status FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
+) t
+GROUP BY t.status;
+
 -- name: waiting_chains
 -- params: ids
 -- These chains and those whose tails wait for them, directly or through others. Nobody waits for a completed one.

@@ -12,13 +12,15 @@ item AS MATERIALIZED (
     SELECT :worker::text AS worker, i.*
     FROM (
         SELECT *
-        FROM json_to_recordset(:items::json) AS i (id {id_type}, token bigint, lease double precision)
+        FROM json_to_recordset(:items::json) AS i (
+            id {id_type}, token bigint, lease double precision, fraction double precision, message text
+        )
         {few}
     ) i
     {few}
 ),
 held AS MATERIALIZED (
-    SELECT j.id, item.lease
+    SELECT j.id, item.lease, item.fraction, item.message
     FROM item
     JOIN {job} j ON j.id = item.id
     WHERE {fence}
@@ -27,10 +29,12 @@ held AS MATERIALIZED (
 );
 
 -- name: _renew
--- Extend the leases that are held.
+-- Extend the leases that are held. How far a job is comes along where that is news.
 UPDATE {job} j
 SET leased_until = {now + held.lease seconds},
-    heartbeat_at = {now}
+    heartbeat_at = {now},
+    progress_fraction = coalesce(held.fraction, j.progress_fraction),
+    progress_message = CASE WHEN held.fraction IS NULL THEN j.progress_message ELSE held.message END
 FROM held
 WHERE j.id = held.id AND (SELECT count(*) FROM fast) > 0
 RETURNING j.id;
@@ -102,7 +106,7 @@ WITH item AS MATERIALIZED (
         FROM json_to_recordset(:items::json) AS i (
             id {id_type}, worker text, token bigint, status text, outcome text, code text, detail text, error text,
             at timestamptz, after double precision, forgive integer, waited double precision, failure_chain_id {id_type},
-            suspect boolean, losses integer, excuses integer
+            suspect boolean, losses integer, excuses integer, fraction double precision, message text
         )
         {few}
     ) i
@@ -133,7 +137,9 @@ ended AS (
         last_attempt_error = item.error,
         suspect = coalesce(item.suspect, item.status = 'pending' AND item.outcome = 'lost'),
         losses = coalesce(item.losses, 0),
-        excuses = coalesce(item.excuses, 0)
+        excuses = coalesce(item.excuses, 0),
+        progress_fraction = coalesce(item.fraction, j.progress_fraction),
+        progress_message = CASE WHEN item.fraction IS NULL THEN j.progress_message ELSE item.message END
     FROM item
     JOIN locked ON locked.id = item.id
     WHERE j.id = item.id

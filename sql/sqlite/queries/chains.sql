@@ -31,6 +31,19 @@ JOIN {job} r ON r.id = b.blocked_by_chain_id
 JOIN {job} t ON t.id = (SELECT l.id FROM {job} l WHERE l.chain_id = r.id ORDER BY l.chain_index DESC LIMIT 1)
 ORDER BY b.job_id, b."index";
 
+-- name: count_blockers
+-- params: id
+-- How many of the chains that a job was given as blockers are in which state.
+SELECT t.status, count(*)
+FROM (
+    SELECT (
+        SELECT l.status FROM {job} l WHERE l.chain_id = b.blocked_by_chain_id ORDER BY l.chain_index DESC LIMIT 1
+    ) AS status
+    FROM {job_blocker} b
+    WHERE b.job_id = :id
+) t
+GROUP BY t.status;
+
 -- name: waiting_chains
 -- params: ids
 -- These chains and those whose tails wait for them, directly or through others. Nobody waits for a completed one.

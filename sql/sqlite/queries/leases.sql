@@ -5,16 +5,21 @@ SELECT {now};
 
 -- name: renew_leases
 -- params: worker, items
--- Extend the leases this worker still holds; a row that is no longer its own is not returned.
+-- Extend the leases this worker still holds; a row that is no longer its own is not returned. How far a job is comes along where
+-- that is news.
 UPDATE {job} AS j
 SET leased_until = {now + item.lease seconds},
-    heartbeat_at = {now}
+    heartbeat_at = {now},
+    progress_fraction = coalesce(item.fraction, j.progress_fraction),
+    progress_message = CASE WHEN item.fraction IS NULL THEN j.progress_message ELSE item.message END
 FROM (
     SELECT
         :worker AS worker,
         json_extract(value, '$.id') AS id,
         json_extract(value, '$.token') AS token,
-        json_extract(value, '$.lease') AS lease
+        json_extract(value, '$.lease') AS lease,
+        json_extract(value, '$.fraction') AS fraction,
+        json_extract(value, '$.message') AS message
     FROM json_each(:items)
 ) item
 WHERE j.id = item.id AND {fence}
@@ -60,7 +65,9 @@ SET status = item.status,
     last_attempt_error = item.error,
     suspect = coalesce(item.suspect, item.status = 'pending' AND item.outcome = 'lost'),
     losses = coalesce(item.losses, 0),
-    excuses = coalesce(item.excuses, 0)
+    excuses = coalesce(item.excuses, 0),
+    progress_fraction = coalesce(item.fraction, j.progress_fraction),
+    progress_message = CASE WHEN item.fraction IS NULL THEN j.progress_message ELSE item.message END
 FROM (
     SELECT
         json_extract(value, '$.id') AS id,
@@ -76,7 +83,9 @@ FROM (
         json_extract(value, '$.failure_chain_id') AS failure_chain_id,
         json_extract(value, '$.suspect') AS suspect,
         json_extract(value, '$.losses') AS losses,
-        json_extract(value, '$.excuses') AS excuses
+        json_extract(value, '$.excuses') AS excuses,
+        json_extract(value, '$.fraction') AS fraction,
+        json_extract(value, '$.message') AS message
     FROM json_each(:items)
 ) item
 WHERE j.id = item.id AND {fence}

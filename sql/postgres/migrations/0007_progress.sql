@@ -1,0 +1,4 @@
+-- How far a job is, as its handler has told.
+ALTER TABLE {job}
+    ADD COLUMN progress_fraction double precision,
+    ADD COLUMN progress_message text;
