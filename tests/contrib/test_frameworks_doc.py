@@ -85,6 +85,30 @@ assert "task:default:mail" in [each.name for each in queue.types]
 """
 
 
+def test_the_progress_bar_of_the_page_works(tmp_path: Path) -> None:
+    pytest.importorskip("flask")
+    (text,) = [text for name, text in snippets() if name == "flask: bar.py"]
+    write(tmp_path, "bar.py", text.replace("/tmp/bar.db", f"{tmp_path}/bar.db"))
+    done = run(tmp_path, "-c", _USES_BAR)
+    assert done.returncode == 0, done.stderr
+
+
+_USES_BAR = """
+import bar
+app = bar.create_app()
+client = app.test_client()
+with app.app_context():
+    bar.queue.migrate()
+page = client.post("/imports").location
+assert "<progress" in client.get(page).text
+assert client.get(page + "/progress").json["fraction"] == 0.0
+with app.app_context():
+    bar.queue.drain()
+assert client.get(page + "/progress").json == {"done": 0, "total": 0, "failed": 0, "fraction": 1.0, "message": None}
+assert client.get("/imports/00000000-0000-7000-8000-000000000000/progress").status_code == 404
+"""
+
+
 @pytest.mark.parametrize("framework", ["flask", "sqlalchemy"])
 def test_the_module_of_the_page_works(framework: str, tmp_path: Path) -> None:
     pytest.importorskip("flask_sqlalchemy" if framework == "flask" else "sqlalchemy")
