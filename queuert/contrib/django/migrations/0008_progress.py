@@ -8,5 +8,5 @@ from queuert.contrib.django.operations import ApplySql
 
 
 class Migration(migrations.Migration):
-    dependencies: ClassVar = [("queuert", "0006_losses")]
+    dependencies: ClassVar = [("queuert", "0007_limits")]
     operations: ClassVar = [ApplySql(first=False)]
