@@ -79,8 +79,7 @@ class AttemptRun:
         self._block: Block | None = None  # the transaction of `complete()`
         self._session: Session | None = None
         self._spoiled: BaseException | None = None
-        # A transaction was lost by what the database did, and not by what the handler did.
-        self._failed_by_database = False
+        self._failed_by_database = False  # a transaction was lost by what the database did, not the handler
         self._handler_done = False  # what goes wrong then is ours
         self._closed_by_handler = False
         self._observed: observing.Observed | None = None
