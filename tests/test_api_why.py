@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuert import Backoff, JobNotFoundError, NewChain, Queuert, RunningJob
+from queuert import Backoff, JobNotFoundError, Limit, NewChain, Queuert, RunningJob
 from queuert.app import context_of
 from queuert.ids import Ids
 from queuert.worker.claimer import Claimer
@@ -168,3 +168,61 @@ def test_reasons_stand_in_the_order_in_which_they_must_be_lifted(a: Queuert) -> 
     waiting = a.start_chain("a", blockers=[chain, a.start_chain("a")])
     a.cancel_chain(chain)
     assert codes(a, waiting.id) == ["stranded", "blocked", "paused", "no_worker"]
+
+
+# Limits
+
+
+def test_a_limit_names_what_runs(app: Queuert) -> None:
+    app.job("a", limit=Limit(1))(lambda job: None)
+    sign(app, "w", concurrency=5)
+    first = app.start_chain("a")
+    assert codes(app, first.id) == []
+    Claimer(context_of(app), "w", None, None).claim(5)
+    second = app.start_chain("a")
+    [reason] = app.why(second.id).reasons
+    assert (reason.code, reason.until, reason.ids) == ("limit", None, (first.id,))
+    assert "1 run, and the limit 'a' lets 1 run at a time" in reason.text
+    app.set_limit("a", concurrency=2)
+    assert codes(app, second.id) == []
+
+
+def test_a_rate_says_when_the_next_may_start(app: Queuert) -> None:
+    app.job("a", limit=Limit(rate=1, per=3600))(lambda job: None)
+    sign(app, "w", concurrency=5)
+    first, second = app.start_chain("a"), app.start_chain("a")
+    assert codes(app, first.id) == []
+    app.drain()
+    waiting = second if app.get_chain(first.id).status == "completed" else first  # type: ignore[union-attr]
+    [reason] = app.why(waiting.id).reasons
+    [status] = app.limits()
+    assert (reason.code, reason.until, reason.ids) == ("rate", status.next_at, ())
+    assert reason.until is not None
+    assert "1 in 3600 s" in reason.text
+
+
+def test_a_throttle_is_told_as_a_rate(app: Queuert) -> None:
+    @app.job("a", limit=Limit(5))
+    def a(job: RunningJob[Any]) -> None:
+        job.throttle(3600)
+
+    sign(app, "w", concurrency=5)
+    app.start_chain("a")
+    app.drain()
+    [reason] = app.why(app.start_chain("a").id).reasons
+    assert (reason.code, reason.until) == ("rate", app.limits()[0].next_at)
+    assert "The other side wants a pause" in reason.text
+
+
+def test_strict_order_names_the_one_before(app: Queuert) -> None:
+    app.job("a", limit=Limit(key=lambda who: who, order="strict"))(lambda job: None)
+    sign(app, "w", concurrency=5)
+    first = app.start_chain("a", "ann", after=1000)
+    second, other = app.start_chain("a", "ann"), app.start_chain("a", "bob")
+    assert codes(app, first.id) == ["not_due"]
+    [reason] = app.why(second.id).reasons
+    assert (reason.code, reason.until, reason.ids) == ("order", None, (first.id,))
+    assert "'ann'" in reason.text
+    assert codes(app, other.id) == []
+    app.cancel_chain(first)
+    assert codes(app, second.id) == []

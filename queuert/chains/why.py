@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from queuert.chains.history import LOST_AFTER
+from queuert.chains.limits import NO_LIMIT, limits_by_name, room_of
 from queuert.context import Context
 from queuert.errors import JobNotFoundError
 from queuert.model import Job, Status, WorkerInfo
@@ -18,6 +19,8 @@ ORDER: Final = (
     *("no_worker", "workers_busy"),
 )
 """The codes, in the order in which reasons are told."""
+MOST_NAMED: Final = 20
+"""Chains that a reason names."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Explainer:
         if job.status is Status.BLOCKED:
             yield from self._blocked(session, job)
         yield from self._paused(session, job)
-        # What limits, rates and strict order say of it belongs here.
+        yield from self._limited(session, job)
         late = self._repository.clock(session) >= job.scheduled_at
         if job.status is Status.PENDING:
             if job.suspect:
@@ -125,6 +128,29 @@ class Explainer:
             ends = [pause.until for pause in found]
             until = None if None in ends else max(end for end in ends if end is not None)
             yield Reason("paused", " ".join(_pause(pause.name, pause.actor, pause.reason) for pause in found), until)
+
+    def _limited(self, session: Session, job: Job) -> Iterator[Reason]:
+        name, key = job.limit_name, job.limit_key or ""
+        if name is None or name == NO_LIMIT:
+            return
+        what = f"the limit {name!r}{f' for {key!r}' if key else ''}"
+        limit = limits_by_name(self._context.types).get(name)
+        [state] = self._repository.look_at_keys(session, [{"name": name, "key": key, "strict": False}])
+        numbers = room_of(limit, state).numbers
+        head = None if job.limit_at is None else self._repository.head_of_key(session, name, key)
+        if head is not None and head[0] != job.id:
+            yield Reason("order", f"The jobs of {what} run in order, and another is before it.", ids=(head[1],))
+        elif numbers.concurrency is not None and state.running >= numbers.concurrency:
+            holders = tuple(self._repository.key_holders(session, name, key, MOST_NAMED))
+            text = f"{state.running} run, and {what} lets {numbers.concurrency} run at a time."
+            yield Reason("limit", text, ids=holders)
+        if state.held_until is not None and state.held_until > state.now:
+            text = f"The other side wants a pause: nothing of {what} starts before {_time(state.held_until)}."
+            yield Reason("rate", text, state.held_until)
+        elif numbers.starts(state.now, state.used_until) <= 0:
+            until = numbers.next_start(state.now, state.used_until)
+            text = f"The rate of {what}, {numbers.rate:g} in {numbers.per:g} s, lets the next one start at {_time(until)}."
+            yield Reason("rate", text, until)
 
     def _free(self, session: Session, workers: list[WorkerInfo]) -> Iterator[bool]:
         order = self._repository.running_order(session)

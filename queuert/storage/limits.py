@@ -109,6 +109,15 @@ class LimitOperations(ABC):
             for r in self._run(session, "look_at_keys", items=self._dumps(items))
         ]
 
+    def key_holders(self, session: Session, name: str, key: str, window: int) -> list[str]:
+        """The chains whose jobs run with a key, some of them."""
+        return [str(row[0]) for row in self._run(session, "key_holders", name=name, key=key, window=window)]
+
+    def head_of_key(self, session: Session, name: str, key: str) -> tuple[str, str] | None:
+        """Of a key whose jobs run in order, the first that is open, and its chain."""
+        rows = self._run(session, "head_of_key", name=name, key=key)
+        return (str(rows[0][0]), str(rows[0][1])) if rows else None
+
     def use_rates(self, session: Session, items: Sequence[Item]) -> None:
         self._run(session, "use_rates", items=self._dumps(items))
 

@@ -308,3 +308,22 @@ FROM keys
 LEFT JOIN {limit_key} k ON k.limit_name = keys.name AND k.limit_key = keys.key
 WHERE keys.key IS NOT NULL
 ORDER BY keys.name, keys.key;
+
+-- name: key_holders
+-- params: name, key, window
+-- What holds the places of a key: the chains of the jobs that run, some of them.
+SELECT j.chain_id
+FROM {job} j
+WHERE j.status = 'running' AND j.limit_name IS NOT NULL AND j.limit_name = :name AND j.limit_key = :key
+ORDER BY j.chain_id
+LIMIT :window::bigint;
+
+-- name: head_of_key
+-- params: name, key
+-- The first open job of a key whose jobs run in order, and its chain.
+SELECT j.id, j.chain_id
+FROM {job} j
+WHERE j.limit_at IS NOT NULL AND j.status IN ('blocked', 'pending', 'running')
+  AND j.limit_name = :name AND j.limit_key = :key
+ORDER BY j.limit_at, j.id
+LIMIT 1;
