@@ -85,6 +85,22 @@ def test_the_time_that_the_backlog_takes_follows_from_the_last_minute(app: Queue
     assert app.stats().eta_seconds == app.stats().rates["good"].eta_seconds == 120
 
 
+def test_a_backlog_that_grows_all_the_time_takes_no_time_that_could_be_told(app: Queuert) -> None:
+    define(app)
+    app.start_chains([NewChain("good"), NewChain("bad")])
+    with app.worker(types=["good"]):
+        eventually(lambda: app.stats().rates["good"].minute.completed == 1)
+    for _ in range(2):
+        app.start_chains([NewChain("good") for _ in range(3)])
+        assert app.stats().eta_seconds == app.stats().ready["good"] * 60 + 60  # a batch, and the one that is bad
+        older(app, 10.5)
+    app.start_chain("good")
+    stats = app.stats()
+    assert (stats.eta_seconds, stats.rates["good"].eta_seconds) == (None, None)
+    older(app, 10.5)
+    assert app.stats().rates["good"].eta_seconds == 7 * 60
+
+
 def test_what_was_claimed_ahead_is_told_apart_from_what_runs(app: Queuert) -> None:
     define(app)
     app.start_chains([NewChain("good") for _ in range(5)])

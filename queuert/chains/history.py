@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from queuert.chains.pace import TypeRates, claimed_ahead, eta, rates, waiting
+from queuert.chains.pace import TypeRates, claimed_ahead, rates, waiting
 from queuert.chains.pages import checked_names
 from queuert.context import Context
 from queuert.errors import JobNotFoundError
@@ -64,7 +64,7 @@ class Stats:
     # By type: of those that are running, how many only wait in their worker's line.
     claimed_ahead: dict[str, int] = field(default_factory=dict)
     rates: dict[str, TypeRates] = field(default_factory=dict)
-    # In how many seconds what is ready is done at the rate of the last minute; None if it would never be.
+    # In how many seconds what is ready is done at the rate of the last minute; None if it would never be, or grows.
     eta_seconds: float | None = None
     # Up to 20 of them.
     stranded_jobs: list[str] = field(default_factory=list)
@@ -163,7 +163,7 @@ class History:
         running, blocked, pending = (counts[status] for status in (Status.RUNNING, Status.BLOCKED, Status.PENDING))
         longest = repository.longest_running(session, running.found, LONGEST_RUNNING) if running.found else []
         waits = waiting(repository, session, pending.found, pending.most)
-        done = rates(repository, session, types, waits.ready)
+        done, left = rates(repository, session, types, waits.ready)
         order = repository.running_order(session) if running.found else {}
         workers = repository.list_workers(session, LOST_AFTER) if order else []
         stranded = repository.count_stranded(session, blocked.found, blocked.most) if blocked.found else 0
@@ -191,7 +191,7 @@ class History:
             oldest_ready=waits.oldest,
             claimed_ahead=claimed_ahead(order, workers, running.found),
             rates=done,
-            eta_seconds=eta(sum(waits.ready.values()), sum(each.minute.completed for each in done.values())),
+            eta_seconds=left,
             stranded_jobs=stuck,
         )
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from queuert.chains.pages import ALL_STATUSES
 from queuert.model import WorkerInfo
 from queuert.storage.attendance import AttendanceRepository
 from queuert.storage.protocol import Session
 
 MINUTE = 60.0
+SPAN = 10.0
+SPANS = 3
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class TypeRates:
-    """What was done of a type, and in how many seconds its ready jobs are done at the last minute's rate."""
+    """What was done of a type, and in how many seconds its ready jobs are done at the last minute's rate; None if they grow."""
 
     minute: Rate = field(default_factory=Rate)
     hour: Rate = field(default_factory=Rate)
@@ -65,14 +68,31 @@ def waiting(repository: AttendanceRepository, session: Session, types: Sequence[
 
 def rates(
     repository: AttendanceRepository, session: Session, types: Sequence[str], ready: Mapping[str, int]
-) -> dict[str, TypeRates]:
+) -> tuple[dict[str, TypeRates], float | None]:
+    """What was done of each type, and in how many seconds all that is ready is done."""
     told = repository.list_rates(session, types)
+    completed = sum(numbers[0] for numbers in told.values())
+    come: dict[str, list[int]] = {name: [0] * SPANS for name in types}
+    if any(ready.values()) and completed:
+        most = int(completed * SPAN / MINUTE) + 1  # more need not be counted to see that it is more
+        for name, age, number in repository.count_arrivals(session, types, ALL_STATUSES, most):
+            come[name][age] = number
     found = {}
     for name in types:
         numbers = told.get(name, (0, 0, 0, 0))
         minute = Rate(*numbers[:2])
-        found[name] = TypeRates(minute, Rate(*numbers[2:]), eta(ready.get(name, 0), minute.completed))
-    return found
+        left = None if _grows(come[name], minute.completed) else eta(ready.get(name, 0), minute.completed)
+        found[name] = TypeRates(minute, Rate(*numbers[2:]), left)
+    in_all = [sum(numbers) for numbers in zip(*come.values(), strict=True)]
+    return found, None if _grows(in_all, completed) else eta(sum(ready.values()), completed)
+
+
+def _grows(come: Sequence[int], completed: int) -> bool:
+    """Whether more came than were completed, at the rate of the last minute, all the time: in each span.
+
+    A batch that was started at once is a backlog, but no growth.
+    """
+    return any(come) and min(come) > completed * SPAN / MINUTE
 
 
 def eta(ready: int, completed: int) -> float | None:

@@ -168,8 +168,8 @@ def _draw_stuck(out: Output, stats: Stats) -> None:
         out.table(
             ["running for", "type", "attempt", "worker", "last heartbeat", "job"],
             [
-                [lasting(r.seconds), r.type_name, r.attempt, r.worker_id, when(r.heartbeat_at), r.job_id]
-                for r in stats.longest_running[:SHOWN_RUNNING]
+                [lasting(r.seconds), r.type_name, r.attempt, r.worker_id, f"{lasting(r.heartbeat_seconds)} ago", r.job_id]
+                for r in sorted(stats.longest_running, key=lambda r: -r.heartbeat_seconds)[:SHOWN_RUNNING]
             ],
             right=["attempt"],
         )

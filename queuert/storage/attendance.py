@@ -125,6 +125,13 @@ class AttendanceRepository(ABC):
         rows = self._run(session, "list_rates", types=self._list(types))
         return {row[0]: (int(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in rows}
 
+    def count_arrivals(
+        self, session: Session, types: Sequence[str], statuses: Sequence[str], limit: int
+    ) -> list[tuple[str, int, int]]:
+        """Type, which ten seconds of the last thirty, counted back, and how many jobs were created in them."""
+        rows = self._run(session, "count_arrivals", types=self._list(types), statuses=self._list(statuses), limit=limit)
+        return [(row[0], row[1], int(row[2])) for row in rows]
+
     def stranded_jobs(self, session: Session, types: Sequence[str], limit: int | None, most: int) -> list[str]:
         rows = self._run(session, "stranded_jobs", types=self._list(types), limit=self._limit(limit), most=most)
         return [str(row[0]) for row in rows]

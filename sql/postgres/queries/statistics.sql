@@ -309,3 +309,22 @@ SELECT floor(extract(epoch FROM {now} - r.at) / 300)::integer AS age, sum(r.comp
 FROM {worker_rate} r
 WHERE r.part > 0 AND r.at > {now - 3600 seconds}
 GROUP BY age;
+
+-- name: count_arrivals
+-- params: types, statuses, limit
+-- How many jobs of each type were created in each ten seconds of the last thirty, counted back from now, each up to a limit for a
+-- type and state.
+SELECT type.name, span.age, count(*)
+FROM unnest(:types::text[]) AS type (name)
+CROSS JOIN unnest(:statuses::text[]) AS state (name)
+CROSS JOIN (VALUES (0), (1), (2)) AS span (age)
+CROSS JOIN LATERAL (
+    SELECT 1
+    FROM {job} j
+    WHERE j.type_name = type.name
+      AND j.status = state.name::{job_status}
+      AND j.created_at > {now} - make_interval(secs => 10 * (span.age + 1))
+      AND j.created_at <= {now} - make_interval(secs => 10 * span.age)
+    LIMIT :limit
+) arrived
+GROUP BY type.name, span.age;

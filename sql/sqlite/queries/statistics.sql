@@ -321,3 +321,24 @@ SELECT CAST((julianday({now}) - julianday(r.at)) * 288 AS INTEGER) AS age, sum(r
 FROM {worker_rate} r
 WHERE r.part > 0 AND r.at > {now - 3600 seconds}
 GROUP BY age;
+
+-- name: count_arrivals
+-- params: types, statuses, limit
+-- How many jobs of each type were created in each ten seconds of the last thirty, counted back from now, each up to a limit for a
+-- type and state.
+SELECT type.value, span.value, sum((
+    SELECT count(*)
+    FROM (
+        SELECT 1
+        FROM {job} j
+        WHERE j.type_name = type.value
+          AND j.status = state.value
+          AND j.created_at > {now - 10 * (span.value + 1) seconds}
+          AND j.created_at <= {now - 10 * span.value seconds}
+        LIMIT :limit
+    )
+))
+FROM json_each(:types) type
+CROSS JOIN json_each(:statuses) state
+CROSS JOIN json_each('[0, 1, 2]') span
+GROUP BY type.value, span.value;
