@@ -160,3 +160,16 @@ def test_a_hint_passes_over_a_due_job_of_another_type_for_a_second_at_most(pg_ur
         assert {held.job.type_name for held in claimer.claim(100)} == {"t00"}
         clock[0] = 1.01
         assert {held.job.type_name for held in claimer.claim(100)} == {"t19"}
+
+
+def test_errors_are_told_with_the_types_that_have_them(app: Queuert) -> None:
+    define(app)
+
+    @app.job("worse", max_attempts=1)
+    def worse(job: RunningJob[Any]) -> None:
+        raise ZeroDivisionError
+
+    app.start_chains([NewChain("bad"), NewChain("bad"), NewChain("worse"), NewChain("good")])
+    app.drain()
+    assert app.stats().error_types == {"INTERNAL:ZeroDivisionError": ["bad", "worse"]}
+    assert app.stats(types=["worse"]).error_types == {"INTERNAL:ZeroDivisionError": ["worse"]}

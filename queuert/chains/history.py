@@ -66,6 +66,8 @@ class Stats:
     rates: dict[str, TypeRates] = field(default_factory=dict)
     # In how many seconds what is ready is done at the rate of the last minute; None if it would never be, or grows.
     eta_seconds: float | None = None
+    # By error code: the types whose jobs carry it.
+    error_types: dict[str, list[str]] = field(default_factory=dict)
     # Up to 20 of them.
     stranded_jobs: list[str] = field(default_factory=list)
 
@@ -179,8 +181,9 @@ class History:
                 name: {attempt: _up_to(limit, number) for attempt, number in sorted(numbers.items()) if number > 0}
                 for name, numbers in sorted(by_attempt.items())
             },
-            error_codes=[(code, _up_to(limit, number)) for code, number, _ in errors],
-            error_examples={code: example for code, _, example in errors},
+            error_codes=[(code, _up_to(limit, number)) for code, number, *_ in errors],
+            error_examples={code: example for code, _, example, _ in errors},
+            error_types={code: names for code, *_, names in errors},
             stranded=_up_to(limit, stranded),
             capped=set() if limit is None else {status for status, total in totals.items() if total > limit},
             capped_by_type=capped_by_type,

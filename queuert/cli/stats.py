@@ -92,7 +92,13 @@ def stats_json(stats: Stats, kept: dict[Status, Any]) -> dict[str, Any]:
         "attempts": plain(stats.attempts),
         "attempts_by_type": plain(stats.attempts_by_type),
         "error_codes": [
-            {"code": code, "jobs": number, "example": stats.error_examples.get(code)} for code, number in stats.error_codes
+            {
+                "code": code,
+                "jobs": number,
+                "types": stats.error_types.get(code, []),
+                "example": stats.error_examples.get(code),
+            }
+            for code, number in stats.error_codes
         ],
         "oldest_kept": {status.value: iso(at) for status, at in kept.items()},
     }
@@ -199,12 +205,19 @@ def _draw_errors(out: Output, stats: Stats) -> None:
         return
     out.heading("Errors")
     out.table(
-        ["jobs", "code", "example"],
-        [[number, Cell(code, "red"), stats.error_examples.get(code)] for code, number in stats.error_codes[:SHOWN_CODES]],
+        ["jobs", "code", "types", "example"],
+        [
+            [number, Cell(code, "red"), _some(stats.error_types.get(code, [])), stats.error_examples.get(code)]
+            for code, number in stats.error_codes[:SHOWN_CODES]
+        ],
         right=["jobs"],
     )
     if len(stats.error_codes) > SHOWN_CODES:
         out.line(Cell(f"and {len(stats.error_codes) - SHOWN_CODES} codes more", "dim"))
+
+
+def _some(types: list[str]) -> str:
+    return ", ".join(types[:2]) + (f" and {len(types) - 2} more" if len(types) > 2 else "")
 
 
 def _count(number: int, capped: bool) -> Content:

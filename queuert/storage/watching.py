@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from queuert.model import Status
 from queuert.storage.protocol import Row, Session
@@ -55,9 +57,10 @@ class WatchingRepository(ABC):
         """Type, attempts, number of pending jobs that have been tried before."""
         return [(row[0], row[1], row[2]) for row in self._count(session, "count_retries", limit, types=types)]
 
-    def count_errors(self, session: Session, types: Sequence[str], limit: int | None) -> list[tuple[str, int, str]]:
-        """Error code, number of jobs, and one of them."""
-        return [(row[0], row[1], str(row[2])) for row in self._count(session, "count_errors", limit, types=types)]
+    def count_errors(self, session: Session, types: Sequence[str], limit: int | None) -> list[tuple[str, int, str, list[str]]]:
+        """Error code, number of jobs, one of them, and the types that have it."""
+        rows = self._count(session, "count_errors", limit, types=types)
+        return [(row[0], row[1], str(row[2]), sorted(_listed(row[3]))) for row in rows]
 
     def count_stranded(self, session: Session, types: Sequence[str], limit: int | None) -> int:
         return int(self._count(session, "count_stranded", limit, types=types)[0][0])
@@ -74,3 +77,8 @@ class WatchingRepository(ABC):
     def _count(self, session: Session, query: str, limit: int | None, **lists: Sequence[str]) -> list[Row]:
         named = {name: self._list(values) for name, values in lists.items()}
         return self._run(session, query, limit=self._limit(limit), **named)
+
+
+def _listed(value: Any) -> list[str]:
+    """A list as a database gives it: as one, or as JSON."""
+    return json.loads(value) if isinstance(value, str) else list(value)

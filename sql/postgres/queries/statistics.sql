@@ -44,7 +44,8 @@ GROUP BY type.name, counted.attempt;
 
 -- name: count_errors
 -- params: types, limit
--- How many jobs carry each error code now, up to a limit for each code, with one of them: the most frequent first.
+-- How many jobs carry each error code now, up to a limit for each code, with one of them and their types: the
+-- most frequent first.
 -- The codes are found by jumping from one to the next in the index.
 WITH RECURSIVE code (name) AS (
     (SELECT j.error_code FROM {job} j WHERE j.error_code IS NOT NULL ORDER BY j.error_code LIMIT 1)
@@ -64,6 +65,17 @@ SELECT code.name, counted.number, (
         LIMIT 1
     ) j
     LIMIT 1
+), ARRAY(
+    SELECT type.name
+    FROM unnest(:types::text[]) AS type (name)
+    CROSS JOIN LATERAL (
+        SELECT 1
+        FROM {job} j
+        WHERE j.error_code = code.name AND j.type_name = type.name
+        ORDER BY j.error_code, j.type_name
+        LIMIT 1
+    ) j
+    ORDER BY type.name
 )
 FROM code
 CROSS JOIN LATERAL (

@@ -51,7 +51,8 @@ CROSS JOIN json_each((
 
 -- name: count_errors
 -- params: types, limit
--- How many jobs carry each error code now, up to a limit for each code, with one of them: the most frequent first.
+-- How many jobs carry each error code now, up to a limit for each code, with one of them and their types: the
+-- most frequent first.
 -- The codes are found by jumping from one to the next in the index.
 WITH RECURSIVE code (name) AS (
     SELECT min(j.error_code) FROM {job} j WHERE j.error_code IS NOT NULL
@@ -76,6 +77,11 @@ SELECT
         FROM json_each(:types) type
         CROSS JOIN {job} j ON j.error_code = code.name AND j.type_name = type.value
         LIMIT 1
+    ),
+    (
+        SELECT json_group_array(type.value)
+        FROM json_each(:types) type
+        WHERE EXISTS (SELECT 1 FROM {job} j WHERE j.error_code = code.name AND j.type_name = type.value)
     )
 FROM code
 WHERE code.name IS NOT NULL AND number > 0
