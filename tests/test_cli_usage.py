@@ -672,3 +672,27 @@ def test_moments() -> None:
 def test_lasting_is_short() -> None:
     shown = [lasting(value) for value in (0.0123, 0.9999, 59.96, 90, 7_260, 200_000)]
     assert shown == ["12 ms", "1.0 s", "60.0 s", "1 m 30 s", "2 h 01 m", "2 d 07 h"]
+
+
+def test_a_filter_by_an_unknown_type_says_so(
+    module: Callable[[str], str], sqlite_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{sqlite_path}"
+    with Queuert(url) as app:
+        app.migrate()
+        app.declare("stored")
+        app.start_chain("stored")
+    spec = module(f"from queuert import Queuert\napp = Queuert({url!r})\napp.declare('charge')\n")
+    for command in (["jobs", "--type"], ["chains", "--type"], ["stats", "--types"], ["jobs", "--chain-type"]):
+        assert main([*command, "charge,stored", "--app", spec]) == 0
+        assert "knows a job type" not in capsys.readouterr().err
+        assert main([*command, "chargee", "--app", spec, "--json"]) == 0
+        told = capsys.readouterr()
+        assert "neither the application nor the database knows a job type 'chargee'. Did you mean 'charge'?" in told.err
+        json.loads(told.out)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("wroker", "worker"), ("retyr", "retry"), ("stat", "stats")])
+def test_an_unknown_command_gets_the_one_that_was_meant(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([typed]) == 2
+    assert f"Did you mean '{meant}'?" in capsys.readouterr().err

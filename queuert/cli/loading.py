@@ -11,13 +11,15 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from queuert import Queuert
 from queuert.app import context_of
 from queuert.cli.exits import CommandError, UsageError
 from queuert.cli.host import Host
+from queuert.cli.output import clean
+from queuert.suggestions import did_you_mean
 
 
 @contextmanager
@@ -26,10 +28,8 @@ def open_app(args: argparse.Namespace, *, create: bool = False) -> Iterator[Queu
     app = find_app(args)
     if not create:
         _refuse_missing_file(app)
-    if host_of(args) is not None:  # whose it is
-        yield app
-        return
-    with app:
+    with nullcontext() if host_of(args) is not None else app:  # a host's is its own to close
+        _tell_unknown_types(app, args)
         yield app
 
 
@@ -139,6 +139,16 @@ def _called(found: Any) -> str:
 def _a(found: object) -> str:
     name = type(found).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _tell_unknown_types(app: Queuert, args: argparse.Namespace) -> None:
+    """A filter by a type that nobody has ever heard of finds nothing, and is probably misspelled."""
+    filters = [getattr(args, name, None) for name in ("type", "types", "chain_type")]
+    for name in dict.fromkeys(name for names in filters if isinstance(names, list) for name in names):
+        if app.types.find(name) is None and not app.list_jobs(types=[name], limit=1).items:
+            hint = did_you_mean(name, (job_type.name for job_type in app.types))
+            message = f"neither the application nor the database knows a job type {name!r}.{hint}"
+            print(f"queuert: {clean(message)}", file=sys.stderr)
 
 
 def _refuse_missing_file(app: Queuert) -> None:

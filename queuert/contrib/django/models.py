@@ -10,7 +10,9 @@ from typing import Any
 from django.db import models
 
 from queuert import Status
-from queuert.contrib.django.conf import names
+from queuert.app import context_of
+from queuert.contrib.django.conf import names, project_queue
+from queuert.errors import InvalidJobIdError
 
 
 def table(name: str) -> str:
@@ -29,6 +31,15 @@ class IdField(models.CharField):
 
     def from_db_value(self, value: Any, *_: Any) -> str | None:
         return None if value is None else str(value)
+
+    def get_prep_value(self, value: Any) -> Any:
+        """A malformed id is a wrong value here already: PostgreSQL would refuse to compare it."""
+        if isinstance(value, str):
+            try:
+                context_of(project_queue()).ids.check(value)
+            except InvalidJobIdError as error:
+                raise ValueError(str(error)) from error
+        return super().get_prep_value(value)
 
 
 class JsonTextField(models.TextField):

@@ -6,6 +6,7 @@ import json
 from io import StringIO
 from typing import Any
 
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
@@ -165,11 +166,65 @@ class Admin(TestCase):
 
     def test_chains_are_retried_and_cancelled(self) -> None:
         self.assertEqual(self.state(), "failed")
-        self.assertContains(self.act("retry"), "1 chains retried")
+        self.assertContains(self.act("retry"), "1 chain retried")
         self.assertEqual(self.state(), "pending")
         self.assertContains(self.act("retry"), "only a failed or cancelled chain")
-        self.assertContains(self.act("cancel"), "1 chains cancelled")
+        self.assertContains(self.act("cancel"), "1 chain cancelled")
         self.assertEqual(self.state(), "cancelled")
+
+    def test_who_acted_is_in_the_timeline(self) -> None:
+        self.act("retry")
+        self.assertIn("admin:operator", [entry.actor for entry in queue.timeline(self.chain.id)])
+        page = self.client.get(reverse("admin:queuert_job_change", args=[self.chain.id]))
+        self.assertContains(page, "admin:operator")
+
+    def test_many_are_counted_in_the_plural(self) -> None:
+        other = queue.start_chain(fail)
+        run_due_jobs()
+        chosen = [self.chain.id, other.id, "nothing"]
+        page = self.client.post(self.list, {"action": "retry", "_selected_action": chosen}, follow=True)
+        self.assertContains(page, "2 chains retried")
+
+    def test_a_scheduled_job_runs_now(self) -> None:
+        self.chain = queue.start_chain(fail, after=3600)
+        self.assertEqual(run_due_jobs(), 0)
+        self.assertContains(self.act("run_now"), "1 job made due")
+        self.assertEqual(run_due_jobs(), 1)
+
+    def test_jobs_are_filtered_by_type_and_error_code(self) -> None:
+        other = queue.start_chain(charge, 7)
+        for query in ({"type_name": "fail"}, {"error_code": "INTERNAL:RuntimeError"}):
+            page = self.client.get(self.list, query)
+            self.assertContains(page, self.chain.id)
+            self.assertNotContains(page, other.id)
+            self.assertContains(page, "type_name=charge")
+            self.assertContains(page, "error_code=INTERNAL%3ARuntimeError")
+        self.assertNotContains(self.client.get(self.list, {"type_name": "nothing"}), self.chain.id)
+
+    def test_a_malformed_id_in_a_filter_is_no_error(self) -> None:
+        for query in ({"id__exact": "nothing"}, {"chain_id__exact": "12"}):
+            self.assertEqual(self.client.get(self.list, query).status_code, 302)
+        page = self.client.post(self.list, {"action": "retry", "_selected_action": ["nothing"]}, follow=True)
+        self.assertEqual(page.status_code, 200)
+
+    def test_jobs_lead_to_one_another(self) -> None:
+        chain = queue.start_chain(charge, Order.objects.create().pk)
+        waiting = queue.start_chain(fail, blockers=[chain])
+
+        def href(identity: str) -> str:
+            return f'href="{reverse("admin:queuert_job_change", args=[quote(identity)])}"'
+
+        def page(identity: str) -> Any:
+            return self.client.get(reverse("admin:queuert_job_change", args=[identity]))
+
+        self.assertContains(page(waiting.id), href(chain.id))
+        self.assertContains(page(chain.id), href(waiting.id))
+        run_due_jobs()
+        first, second = queue.list_jobs(chain_ids=[chain.id], order="asc").items
+        self.assertContains(page(first.id), href(second.id))
+        self.assertContains(page(second.id), href(first.id))
+        self.assertContains(page(waiting.id), "INTERNAL:RuntimeError")
+        self.assertContains(page(waiting.id), "as asked")
 
     def test_acting_needs_a_permission(self) -> None:
         viewer = User.objects.create_user("viewer", is_staff=True)
