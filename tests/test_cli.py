@@ -16,7 +16,7 @@ import pytest
 from support import eventually
 from support.inside import context_of
 
-from queuert import Backoff, Dedup, NewChain, Queuert, Retention, RunningJob
+from queuert import Backoff, Dedup, Limit, NewChain, Queuert, Retention, RunningJob
 from queuert.cli import main
 
 
@@ -795,6 +795,30 @@ def test_types_are_paused_and_resumed(shop: Shop, run: Run) -> None:
     assert run("pause", "mail", "--all", "--url", shop.url).code == 2
     assert "Nothing is paused." in run("resume", "--url", shop.url).out
     assert shop.app.pauses() == []
+
+
+def test_limits_are_listed_set_and_reset(shop: Shop, run: Run) -> None:
+    assert "No limit is in use." in run("limits", "--url", shop.url).out
+    shop.app.job("call", limit=Limit(3))(lambda job: None)
+    shop.app.start_chain("call")
+    done = run("limits", "set", "call", "--concurrency", "5", "--rate", "10", "--per", "60", "--url", shop.url)
+    assert (done.code, done.out.strip()) == (0, "The limit call is set.")
+    [limit] = shop.app.limits()
+    assert (limit.concurrency, limit.rate, limit.per, limit.set_by) == (5, 10, 60, "cli")
+    text = run("limits", "--url", shop.url).out
+    assert "call" in text
+    assert "10 in 60 s" in text
+    (entry,) = run("limits", "--json", "--url", shop.url).json["items"]
+    assert (entry["name"], entry["key"], entry["waiting"], entry["running"]) == ("call", None, 1, 0)
+    assert run("limits", "reset", "call", "--url", shop.url).code == 0
+    [limit] = shop.app.limits()
+    assert (limit.concurrency, limit.rate, limit.set_by) == (3, None, None)
+
+
+def test_limits_that_cannot_be_meant_are_refused(shop: Shop, run: Run) -> None:
+    for wrong in (["set", "call"], ["set"], ["set", "call", "--concurrency", "0"], ["set", "call", "--rate", "nan"]):
+        assert run("limits", *wrong, "--url", shop.url).code != 0, wrong
+    assert context_of(shop.app).read(None, context_of(shop.app).repository.list_limits) == {}
 
 
 # start and finish

@@ -55,6 +55,7 @@ def describe(root: str, settings: Settings) -> dict[str, Any]:
             "/api/workers": _route("Who is there.", PAGE),
             "/api/schedules": _route("What recurs.", PAGE),
             "/api/pauses": _route("What must not be begun.", PAGE),
+            "/api/limits": _route("The limits that are in use.", PAGE),
         },
     }
     if settings.token is not None:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Response
 
-from queuert.dashboard.views import acts, api, chain, job, listings, overview, search, types, workers
+from queuert.dashboard.views import acts, api, chain, job, limits, listings, overview, search, types, workers
 
 
 class Route(NamedTuple):
@@ -37,6 +37,7 @@ _RULES: Final[list[Any]] = [
     _get("/types", types.show),
     _get("/workers", workers.show),
     _get("/schedules", types.schedules),
+    _get("/limits", limits.show),
     _get("/metrics", workers.metrics),
     # Acts
     _post(f"/chains/<id>/<{_CHAIN_ACTS}:act>", acts.chain),
@@ -44,6 +45,7 @@ _RULES: Final[list[Any]] = [
     _post("/types/<path:name>/<any(pause,resume):act>", acts.kind),
     _post("/<any(pause,resume):act>", acts.everything),
     _post("/schedules/<path:name>/<any(pause,resume,start):act>", acts.schedule),
+    _post("/limits/<path:name>/<any(set,reset):act>", limits.change),
     _post("/many/<any(retry,cancel,delete,trigger):act>", acts.many),
     # The same as JSON
     _get("/api", api.index),
@@ -57,6 +59,7 @@ _RULES: Final[list[Any]] = [
     _get("/api/workers", api.workers),
     _get("/api/schedules", api.schedules),
     _get("/api/pauses", api.pauses),
+    _get("/api/limits", api.limits),
 ]
 
 ROUTES: Final = Map(_RULES, strict_slashes=False, merge_slashes=True, redirect_defaults=False)

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from support.dashboard import Browser, Shop
 
+from queuert import Limit
 from queuert.dashboard import create_app
 
 
@@ -195,3 +196,34 @@ def test_a_pause_for_nonsense_is_refused(shop: Shop, browser: Browser) -> None:
     for wrong in ("soon", "9" * 30 + "d", "-1"):
         assert browser.post("/types/mail/pause", {"for": wrong}).status_code == 400
     assert shop.app.pauses() == []
+
+
+def test_a_limit_is_set_and_reset(shop: Shop, browser: Browser) -> None:
+    shop.app.job("call", limit=Limit(3, name="bank/eu"))(lambda job: None)
+    shop.app.start_chain("call")
+    assert "bank/eu" in browser.get("/limits").text
+    answer = browser.post("/limits/bank%2Feu/set", {"concurrency": "7", "rate": "100", "per": "60", "burst": ""})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/limits?done=limit")
+    [limit] = shop.app.limits()
+    assert (limit.concurrency, limit.rate, limit.per, limit.set_by) == (7, 100, 60, "dashboard")
+    page = browser.get(answer.headers["Location"]).text
+    assert "The limit is set." in page
+    assert "100 in 60 s" in page
+    [shown] = browser.get("/api/limits").get_json()["items"]
+    assert (shown["name"], shown["concurrency"], shown["waiting"]) == ("bank/eu", 7, 1)
+    assert browser.post("/limits/bank%2Feu/reset").status_code == 303
+    [limit] = shop.app.limits()
+    assert (limit.concurrency, limit.set_by) == (3, None)
+
+
+def test_a_limit_is_not_set_to_nonsense_nor_by_a_stranger(shop: Shop, browser: Browser) -> None:
+    shop.app.job("call", limit=Limit(3))(lambda job: None)
+    shop.app.start_chain("call")
+    for wrong in ({}, {"concurrency": "0"}, {"concurrency": "many"}, {"rate": "nan"}, {"per": "-1"}, {"burst": "1.5"}):
+        assert browser.post("/limits/call/set", wrong).status_code == 400, wrong
+    assert browser.client.post("/limits/call/set", data={"concurrency": "7"}).status_code == 403
+    reader = Browser(create_app(shop.app, read_only=True))
+    assert reader.client.post("/limits/call/set", data={"concurrency": "7"}).status_code == 403
+    assert "/limits/call/set" not in reader.get("/limits").text
+    [limit] = shop.app.limits()
+    assert (limit.concurrency, limit.set_by) == (3, None)

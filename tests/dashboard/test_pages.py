@@ -13,7 +13,7 @@ from queuert import Dedup, Queuert
 from queuert.dashboard import create_app
 
 
-@pytest.mark.parametrize("path", ["/", "/chains", "/jobs", "/types", "/workers", "/schedules"])
+@pytest.mark.parametrize("path", ["/", "/chains", "/jobs", "/types", "/workers", "/schedules", "/limits"])
 def test_an_empty_queue_has_pages_that_say_what_to_do(browser: Browser, path: str) -> None:
     answer = browser.get(path)
     assert answer.status_code == 200

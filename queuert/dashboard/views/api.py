@@ -12,6 +12,7 @@ from queuert.dashboard.standing import read_schedules, read_standing, standing_j
 from queuert.dashboard.troubles import find_troubles
 from queuert.dashboard.views.chain import chain_json, read_chain
 from queuert.dashboard.views.job import job_json, read_job
+from queuert.dashboard.views.limits import read_limits
 from queuert.dashboard.views.listings import chains_page, jobs_page
 from queuert.dashboard.views.types import kinds_json, read_kinds
 from queuert.dashboard.visit import Visit
@@ -70,6 +71,11 @@ def workers(visit: Visit) -> Response:
 def pauses(visit: Visit) -> Response:
     _no_parameters(visit)
     return visit.json({"items": jsonable(read_standing(visit).pauses)})
+
+
+def limits(visit: Visit) -> Response:
+    _no_parameters(visit)
+    return visit.json({"items": jsonable(read_limits(visit))})
 
 
 def _no_parameters(visit: Visit) -> None:
