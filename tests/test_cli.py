@@ -158,7 +158,7 @@ def test_stats_answers_the_five_questions(shop: Shop, run: Run) -> None:
     assert data["stranded"] == 1
     assert data["oldest_ready_seconds"] >= 0
     assert data["attempts_by_type"]["refuse"] == {"1": 1}
-    assert data["error_codes"] == [{"code": "CARD:DECLINED", "jobs": 1, "example": shop.failed}]
+    assert data["error_codes"] == [{"code": "CARD:DECLINED", "jobs": 1, "types": ["refuse"], "example": shop.failed}]
     assert set(data["oldest_kept"]) == {"completed", "failed", "cancelled"}
     text = run("stats", "--url", shop.url).out
     for part in ("CARD:DECLINED", "has waited", "1 blocked by a chain that failed", "What is kept"):
