@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.weather import LEAST_PRIVILEGE, LEVELS, VARIABLE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TESTS = Path(__file__).parents[1]
 
