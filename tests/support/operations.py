@@ -173,6 +173,11 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "next due of 20 types": lambda store, session: store.repository.next_due(session, TYPES),
     "next due of 1 type": lambda store, session: store.repository.next_due(session, TYPES[:1]),
+    "waiting keys": lambda store, session: store.repository.waiting_keys(
+        session, TYPES[0], suspect=False, after=("", ""), window=100
+    ),
+    "holders of a key": lambda store, session: store.repository.key_holders(session, "api", "a", 20),
+    "head of a key": lambda store, session: store.repository.head_of_key(session, "api", "a"),
     "failures without their chain": lambda store, session: store.repository.unstarted_failures(session, 100),
     "joins that nobody freed": lambda store, session: store.repository.overdue_joins(session, 100),
     "lock 100 expired": lambda store, session: store.repository.lock_expired(session, store.repository.clock(session), 100),
