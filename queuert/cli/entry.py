@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None, *, host: Host | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         args = build_parser(json="--json" in words, prog="queuert" if host is None else host.program).parse_args(words)
-        args.host = host
+        args.framework = host
         code: int = args.run(args)
         sys.stdout.flush()
         return code

@@ -75,7 +75,7 @@ def named(args: argparse.Namespace) -> tuple[str | None, str | None]:
 
 def host_of(args: argparse.Namespace) -> Host | None:
     """The framework whose command line this is."""
-    host: Host | None = getattr(args, "host", None)
+    host: Host | None = getattr(args, "framework", None)
     return host
 
 

@@ -35,6 +35,8 @@ _WRITES: Final[dict[str, tuple[str, str, str]]] = {
     "worker": ("SELECT", _ALL, "SELECT"),
     "worker_rate": ("SELECT", _ALL, "SELECT"),
     "pause": ("SELECT", "SELECT, DELETE", _ALL),
+    "limit": ("SELECT", "SELECT", _ALL),
+    "limit_key": ("SELECT", _ALL, "SELECT"),
     "migration": ("SELECT", "SELECT", "SELECT"),
 }
 
