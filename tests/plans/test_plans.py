@@ -152,8 +152,8 @@ def test_every_index_of_the_schema_is_used_by_some_operation(big: Store, planned
     else:
         rows = big.sql("SELECT indexname FROM pg_indexes WHERE schemaname = 'public'")
     known = {row[0] for row in rows}
-    # The first is read when migrating; the second is what makes an event a row of its own. Of pauses and limits there are so few
-    # that they are read whole, and no key of a limit is in use here.
+    # The first is read when migrating; the second is what makes an event a row of its own. Of pauses and limits there are so
+    # few that they are read whole, and no key of a limit is in use here.
     unread = {"queuert_migration_pkey", "queuert_job_event_pkey", "queuert_pause_pkey", "queuert_limit_pkey"}
     unread.add("queuert_limit_key_pkey")
     assert known - unread - used == set()
