@@ -25,7 +25,7 @@ def commands() -> list[str]:
     blocks = [
         line.partition("#")[0] for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()
     ]
-    lines = [part.strip() for line in [*inline, *blocks] for part in line.split(";")]
+    lines = [part.strip() for line in [*inline, *blocks] for part in re.split(r"[;|]", line)]
     return sorted({line for line in lines if line.startswith("queuert ")})
 
 

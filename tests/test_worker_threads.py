@@ -34,7 +34,7 @@ def test_every_thread_has_a_name_and_is_gone_after_stop(app: Queuert) -> None:
     with app.worker(name="w1", concurrency=3):
         app.wait_for(app.start_chain("job"), timeout=10)
         running = threads_of("w1")
-    wanted = {"dispatcher", "leases", "reaper", "completer", "slot-1", "slot-2", "slot-3"}
+    wanted = {"dispatcher", "leases", "reaper", "completer", "watchdog", "slot-1", "slot-2", "slot-3"}
     assert wanted <= running
     assert all(each in wanted or each.startswith("housekeeping") for each in running)
     assert not threads_of("w1")
