@@ -173,11 +173,11 @@ def test_jobs_are_found_by_the_worker_that_has_or_tried_them(app: Queuert) -> No
     with app.worker(name="east", concurrency=3) as worker:
         app.wait_for(done, timeout=30)
         assert entered.wait(30)
+        eventually(lambda: app.attempts(tried.id))
         for name in ("east", worker.id):
             assert ids(app.list_jobs(worker=name, statuses=["running"])) == {slow.id}
         leave.set()
         app.wait_for(slow, timeout=30)
-        eventually(lambda: app.attempts(tried.id))
     all_of_it = {slow.id, done.id, tried.id}
     assert ids(app.list_jobs(worker="east")) == ids(app.list_chains(worker=worker.id)) == all_of_it
     assert ids(app.list_jobs(worker="eas")) == ids(app.list_jobs(worker="west")) == set()
