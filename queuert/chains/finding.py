@@ -16,7 +16,7 @@ from queuert.storage.protocol import Session
 LEAST: Final = 6
 """Characters of a shortened id."""
 FURTHEST: Final = 1_000_000
-"""Jobs among which an end is looked for: about 0.3 s."""
+"""Jobs among which an end is looked for."""
 SHOWN: Final = 5
 
 _PART_OF_UUID: Final = re.compile(r"[0-9a-f-]{1,36}")

@@ -32,7 +32,7 @@ from queuert.storage.listing import Position
 from queuert.storage.protocol import Session
 
 LOOKED_AT: Final = 2_000
-"""Rows that one page looks at: about 20 ms, and of 20 types in all states 200 ms."""
+"""Rows that one page looks at."""
 MOST_KEYED: Final = 1_000
 """Chains of one deduplication key that are listed through the index; where there are more, it is looked for."""
 
